@@ -1,0 +1,83 @@
+package sojourn
+
+import "time"
+
+// CheckpointState is a state of a [Checkpoint].
+type CheckpointState string
+
+// The checkpoint states.
+const (
+	CheckpointCapturing CheckpointState = "capturing" // bytes may be in the blob store; never used
+	CheckpointSealed    CheckpointState = "sealed"    // complete and proven; its record never changes
+	CheckpointAbandoned CheckpointState = "abandoned" // will never be sealed
+)
+
+// checkpointMoves is the whole Checkpoint machine.
+var checkpointMoves = map[CheckpointState][]CheckpointState{
+	CheckpointCapturing: {CheckpointSealed, CheckpointAbandoned},
+	CheckpointSealed:    nil,
+	CheckpointAbandoned: nil,
+}
+
+// Fidelity is how faithful a carried part is.
+type Fidelity string
+
+// The fidelities. Conversation: live, exact, result_only or none. Workspace:
+// live, portable_tree or none.
+const (
+	FidelityLive         Fidelity = "live"
+	FidelityExact        Fidelity = "exact"
+	FidelityResultOnly   Fidelity = "result_only"
+	FidelityPortableTree Fidelity = "portable_tree"
+	FidelityNone         Fidelity = "none"
+)
+
+// The checkpoint formats. A v1 checkpoint is readable but never restored.
+const (
+	FormatV1 = "workspace.v1"
+	FormatV2 = "workspace.v2"
+)
+
+// Checkpoint is a sealed capture of conversation and tree after a run.
+type Checkpoint struct {
+	ID      CheckpointID
+	Session SessionID
+	Run     RunID // the boundary
+	Epoch   int64 // the lease whose sandbox was captured
+	Parent  CheckpointID
+	State   CheckpointState
+	Format  string
+
+	Root      string // digest of the root object; every byte is verified from it
+	RootBytes int64
+	Packs     []string // every pack that the root refers to
+
+	Conversation       Fidelity // exact, result_only or none
+	ConversationReason string   // why not exact
+	Workspace          Fidelity // portable_tree or none
+	WorkspaceReason    string   // why not portable_tree
+	Base               string   // the repository commit that the tree builds on; "" for none
+
+	// AgentConversation is the agent's own id of the captured conversation.
+	AgentConversation string
+	// Agent names the agent program and version that wrote it.
+	Agent string
+
+	TreeDigest string
+	Entries    int64
+	Bytes      int64 // data bytes of both trees
+	Stored     int64 // bytes added to the blob store
+
+	CapturingAt time.Time
+	SealedAt    time.Time
+}
+
+// Restorable reports whether a fresh sandbox can continue from the checkpoint
+// in a session whose repository base is base.
+func (c Checkpoint) Restorable(base string) bool {
+	return c.State == CheckpointSealed && c.Conversation == FidelityExact && c.treeRestorable(base)
+}
+
+func (c Checkpoint) treeRestorable(base string) bool {
+	return c.Workspace == FidelityPortableTree && c.Format == FormatV2 && c.Base == base
+}

@@ -1,0 +1,51 @@
+package sojourn
+
+// BeginCheckpoint records that a capture of the sealing run starts.
+func (d *Decision) BeginCheckpoint(id CheckpointID, run RunID, epoch int64) (Checkpoint, error) {
+	r := d.facts.Active
+	if r == nil || r.ID != run || r.State != RunSealing {
+		return Checkpoint{}, Errorf(CodeExecutionLost, "Run %s is not sealing.", run)
+	}
+	c := Checkpoint{
+		ID: id, Session: d.facts.Session.ID, Run: run, Epoch: epoch, State: CheckpointCapturing,
+		Format: FormatV2, Base: d.facts.Session.Base, CapturingAt: d.now,
+	}
+	if d.facts.Head != nil {
+		c.Parent = d.facts.Head.ID
+	}
+	d.checkpoints = append(d.checkpoints, c)
+	return c, nil
+}
+
+// Seal makes c the session's head and ends its run, in one change: a completed
+// run is recoverable, or the events say why not. It refuses when another
+// checkpoint was sealed since c began, or c's lease is over and a newer one is
+// granted: late writers are fenced off.
+func (d *Decision) Seal(c Checkpoint) error {
+	r := d.facts.Active
+	if r == nil || r.ID != c.Run || r.State != RunSealing {
+		return Errorf(CodeExecutionLost, "Run %s is not sealing.", c.Run)
+	}
+	head := CheckpointID("")
+	if d.facts.Head != nil {
+		head = d.facts.Head.ID
+	}
+	if c.Parent != head || c.Epoch != d.facts.Session.LastEpoch {
+		return Errorf(CodeExecutionLost, "Checkpoint %s is not next in the session's chain.", c.ID)
+	}
+	c.State, c.SealedAt = CheckpointSealed, d.now
+	d.checkpoints = append(d.checkpoints, c)
+	d.facts.Session.Head, d.facts.Head = c.ID, copied(&c)
+	if c.Restorable(d.facts.Session.Base) {
+		d.emit(EventCheckpointSealed, r.Turn, r.ID, map[string]any{
+			"checkpointId": c.ID, "conversation": c.Conversation, "workspace": c.Workspace,
+			"entries": c.Entries, "bytes": c.Bytes, "storedBytes": c.Stored,
+		})
+	} else {
+		d.emit(EventCheckpointFailed, r.Turn, r.ID, map[string]any{
+			"checkpointId": c.ID, "conversation": c.Conversation, "conversationReason": c.ConversationReason,
+			"workspace": c.Workspace, "workspaceReason": c.WorkspaceReason,
+		})
+	}
+	return d.EndRun(r.ID, r.Final, r.StopReason, nil)
+}

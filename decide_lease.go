@@ -1,0 +1,124 @@
+package sojourn
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Terms are the numbers of a new lease.
+type Terms struct {
+	Ceiling time.Duration // 0 means DefaultCeiling
+	Hold    time.Duration // 0 means DefaultHold
+}
+
+// current refuses an epoch that is not that of the session's latest lease.
+func (d *Decision) current(epoch int64) error {
+	if l := d.facts.Lease; l == nil || l.Epoch != epoch {
+		return Errorf(CodeWorkspaceExpired, "Lease epoch %d is over.", epoch)
+	}
+	return nil
+}
+
+// RequestLease starts a new epoch: at most one lease of a session is ever not
+// terminal, so an older one must have ended.
+func (d *Decision) RequestLease(driver, isolation string, t Terms) (Lease, error) {
+	s := &d.facts.Session
+	if l := d.facts.Lease; l != nil && !l.State.Terminal() {
+		return Lease{}, Errorf(CodeWorkspaceStarting, "Lease epoch %d has not ended.", l.Epoch)
+	}
+	if s.Archived() {
+		return Lease{}, Errorf(CodeSessionArchived, "The session is archived.")
+	}
+	if t.Ceiling == 0 {
+		t.Ceiling = DefaultCeiling
+	}
+	if t.Hold == 0 {
+		t.Hold = DefaultHold
+	}
+	s.LastEpoch++
+	l := Lease{
+		Session: s.ID, Epoch: s.LastEpoch, State: LeaseRequested, Driver: driver, Isolation: isolation,
+		RequestedAt: d.now, Ceiling: t.Ceiling, Hold: t.Hold,
+	}
+	d.putLease(l)
+	return l, nil
+}
+
+// HoldLease binds the sandbox that handle names. restored is the checkpoint
+// that was restored into it, "" for none.
+func (d *Decision) HoldLease(epoch int64, handle json.RawMessage, restored CheckpointID) error {
+	if err := d.current(epoch); err != nil {
+		return err
+	}
+	l := *d.facts.Lease
+	if !l.State.CanMove(LeaseHeld) {
+		return Errorf(CodeWorkspaceExpired, "Lease epoch %d is %s.", epoch, l.State)
+	}
+	l.State, l.Handle, l.Restored = LeaseHeld, handle, restored
+	l.GrantedAt, l.TouchedAt = d.now, d.now
+	d.putLease(l)
+	if restored != "" {
+		payload := map[string]any{"checkpointId": restored}
+		if h := d.facts.Head; h != nil && h.ID == restored {
+			payload["boundaryRunId"] = h.Run
+		}
+		d.emit(EventWorkspaceRestored, "", "", payload)
+	}
+	d.emit(EventWorkspaceAttached, "", "", map[string]any{
+		"epoch": epoch, "isolation": l.Isolation, "expiresAt": instant(l.Deadline()),
+	})
+	d.order(WorkLease, string(l.Session), l.Deadline())
+	return nil
+}
+
+// SetConversation records the agent's own id of the conversation that is open
+// in the lease's sandbox, once the agent has confirmed it.
+func (d *Decision) SetConversation(epoch int64, conversation string) error {
+	if err := d.current(epoch); err != nil {
+		return err
+	}
+	l := *d.facts.Lease
+	l.Conversation = conversation
+	d.putLease(l)
+	return nil
+}
+
+// TouchLease moves the hold on a sign of use. It reports whether the lease is
+// still live.
+func (d *Decision) TouchLease(epoch int64) bool {
+	if d.current(epoch) != nil || !d.facts.Lease.Live(d.now) {
+		return false
+	}
+	l := d.facts.Lease.Touch(d.now)
+	d.putLease(l)
+	d.order(WorkLease, string(l.Session), l.Deadline())
+	return true
+}
+
+// EndLease ends the lease for good. Ending an ended lease changes nothing.
+func (d *Decision) EndLease(epoch int64, to LeaseState, why string) error {
+	if d.current(epoch) != nil {
+		return nil
+	}
+	l := *d.facts.Lease
+	if l.State.Terminal() {
+		return nil
+	}
+	if !l.State.CanMove(to) || !to.Terminal() {
+		return Errorf(CodeInternal, "A %s lease cannot become %s.", l.State, to)
+	}
+	held := !l.GrantedAt.IsZero()
+	l.State, l.EndedAt, l.EndReason = to, d.now, why
+	d.putLease(l)
+	if held {
+		event := map[LeaseState]EventType{
+			LeaseReleased: EventWorkspaceReleased, LeaseExpired: EventWorkspaceExpired, LeaseLost: EventWorkspaceLost,
+		}[to]
+		d.emit(event, "", "", map[string]any{"epoch": epoch, "reason": why})
+	}
+	d.order(WorkLease, string(l.Session), d.now) // its sandbox is destroyed at once
+	return nil
+}
+
+// instant formats a time as contract C and every event shows it.
+func instant(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }

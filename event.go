@@ -1,0 +1,81 @@
+package sojourn
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// EventType names what happened. Contract C shows it with the prefix "wamp.".
+type EventType string
+
+// The event types.
+const (
+	EventSessionCreated       EventType = "session.created"
+	EventSessionUpdated       EventType = "session.updated"
+	EventSessionArchived      EventType = "session.archived"
+	EventTurnSubmitted        EventType = "turn.submitted"
+	EventRunQueued            EventType = "run.queued"
+	EventRunStarted           EventType = "run.started"   // a worker took it
+	EventRunActive            EventType = "run.active"    // the agent has the prompt
+	EventRunRecovered         EventType = "run.recovered" // taken up after the server that drove it died
+	EventRunCompleted         EventType = "run.completed"
+	EventRunFailed            EventType = "run.failed"
+	EventRunCrashed           EventType = "run.crashed"
+	EventRunCancelled         EventType = "run.cancelled"
+	EventRunCancelRequested   EventType = "run.cancel_requested"
+	EventWorkspaceAttached    EventType = "workspace.attached"
+	EventWorkspaceExpired     EventType = "workspace.expired"
+	EventWorkspaceLost        EventType = "workspace.lost"
+	EventWorkspaceReleased    EventType = "workspace.released"
+	EventWorkspaceRestored    EventType = "workspace.restored"
+	EventCheckpointSealed     EventType = "checkpoint.sealed"
+	EventCheckpointFailed     EventType = "checkpoint.failed"
+	EventInteractionRequested EventType = "interaction.requested"
+	EventInteractionAnswered  EventType = "interaction.answered"
+	EventInteractionExpired   EventType = "interaction.expired"
+	EventInteractionWithdrawn EventType = "interaction.withdrawn"
+	EventAgentUpdate          EventType = "agent.update" // one protocol update, with its raw form
+	EventAgentLog             EventType = "agent.log"    // output outside the protocol
+)
+
+// EventTypes lists every event type, for the catalogue and for filters.
+var EventTypes = []EventType{
+	EventSessionCreated, EventSessionUpdated, EventSessionArchived, EventTurnSubmitted,
+	EventRunQueued, EventRunStarted, EventRunActive, EventRunRecovered, EventRunCompleted,
+	EventRunFailed, EventRunCrashed, EventRunCancelled, EventRunCancelRequested,
+	EventWorkspaceAttached, EventWorkspaceExpired, EventWorkspaceLost, EventWorkspaceReleased,
+	EventWorkspaceRestored, EventCheckpointSealed, EventCheckpointFailed,
+	EventInteractionRequested, EventInteractionAnswered, EventInteractionExpired,
+	EventInteractionWithdrawn, EventAgentUpdate, EventAgentLog,
+}
+
+// Event is an appended fact. Seq starts at 1 in each session and has no gap; an
+// event that was delivered never changes.
+type Event struct {
+	Session SessionID
+	Seq     int64
+	At      time.Time
+	Type    EventType
+	Turn    TurnID // "" when it belongs to none
+	Run     RunID  // "" when it belongs to none
+	Data    json.RawMessage
+}
+
+// EventDraft is an event before the store has numbered it. Data is a JSON
+// object; nil stands for the empty one.
+type EventDraft struct {
+	Type EventType
+	Turn TurnID
+	Run  RunID
+	Data json.RawMessage
+}
+
+// draft makes an EventDraft. Marshalling cannot fail: every payload is made of
+// plain maps, strings, numbers and raw JSON that was parsed before.
+func draft(t EventType, turn TurnID, run RunID, payload any) EventDraft {
+	d := EventDraft{Type: t, Turn: turn, Run: run}
+	if payload != nil {
+		d.Data, _ = json.Marshal(payload)
+	}
+	return d
+}
