@@ -1,0 +1,140 @@
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/sojourn-dev/sojourn"
+	"github.com/sojourn-dev/sojourn/internal/link"
+)
+
+// Harness drives an agent through one run.
+type Harness interface {
+	// Drive gives the job's turn to the agent and returns when the agent is
+	// done with it, has died, or can do no more. It may be called again for
+	// the same run after the server died: Job.State then holds what the last
+	// Commit stored, and Drive goes on from there without repeating what the
+	// agent has already done. When ctx ends it returns at once and leaves the
+	// agent running; the error is then ctx's cause.
+	Drive(ctx context.Context, job Job, port Port) (Outcome, error)
+}
+
+// Link is what a harness needs of the link to the sandbox. [*link.Peer] is one.
+// Every call is retried over reconnects until its context ends.
+type Link interface {
+	Start(ctx context.Context, p link.StartParams) error
+	Read(ctx context.Context, p link.ReadParams) (link.ReadResult, error)
+	Write(ctx context.Context, processID, writeID string, data []byte) (link.WriteStatus, error)
+	Ack(ctx context.Context, processID string, seq int64) error
+	Terminate(ctx context.Context, processID string, grace time.Duration) error
+	Remove(ctx context.Context, processID string) error
+	WriteFile(ctx context.Context, path string, data []byte, mode uint32) error
+	CreateDirectory(ctx context.Context, path string) error
+}
+
+// Job is one run to drive.
+type Job struct {
+	Session sojourn.SessionID
+	Run     sojourn.RunID
+	Epoch   int64
+	Input   []sojourn.Part
+	Runtime Runtime
+	// Conversation is the agent's own id of the conversation to go on with;
+	// "" starts a new one. A conversation that the agent does not know is an
+	// outcome with code "conversation_not_restorable", never a fresh start.
+	Conversation string
+	// State is what the last Commit of this run stored; nil the first time.
+	State []byte
+	// Deadline is when the turn has taken too long: the harness cancels it,
+	// then kills the agent.
+	Deadline time.Time
+	// Grace is how long an agent may take to obey a cancel before it is
+	// killed; 0 means 10 s.
+	Grace time.Duration
+}
+
+// Port is what the engine offers a harness while it drives.
+type Port interface {
+	Link() Link
+	// Activate makes it durable that the prompt is about to be given to the
+	// agent. It must succeed before the prompt is written.
+	Activate(ctx context.Context) error
+	// Commit makes a batch durable, all of it or nothing. After an error
+	// nothing of the batch has happened and Drive must return the error.
+	Commit(ctx context.Context, b Batch) error
+	// Answer waits for the answer to the question with that ref. It returns
+	// false when the question expired.
+	Answer(ctx context.Context, ref string) (sojourn.Answer, bool, error)
+	// Cancelled is closed when a caller has asked to cancel the run.
+	Cancelled() <-chan struct{}
+}
+
+// Batch is what a harness has learned since the last one.
+type Batch struct {
+	Events []Event
+	// Asked are questions for the outside. A question whose Ref was asked
+	// before in this run is not asked again.
+	Asked []Question
+	// Withdrawn are refs of questions that the agent took back.
+	Withdrawn []string
+	// Conversation is set once, when the agent has confirmed the id.
+	Conversation string
+	// State replaces what Job.State will be after a restart: at least the
+	// position in the agent's output up to which this batch accounts for it.
+	State []byte
+}
+
+// Event is something the agent said.
+type Event struct {
+	Type sojourn.EventType // agent.update or agent.log
+	Data json.RawMessage   // a JSON object
+}
+
+// Question is a permission or a question that the agent asks.
+type Question struct {
+	Ref     string // unique in the run
+	Kind    string // "permission" or "question"
+	Request json.RawMessage
+	Options []sojourn.Option
+}
+
+// Outcome is how a drive ended.
+type Outcome struct {
+	// State is completed, cancelled, failed or crashed. After completed and
+	// cancelled the agent is at rest and its state files may be captured.
+	State      sojourn.RunState
+	StopReason string
+	Error      *sojourn.RunError // of a failed or crashed run
+	Agent      string            // name and version that the agent gave
+	// ConversationLost is set when the agent could not go on with
+	// Job.Conversation.
+	ConversationLost bool
+}
+
+// Runtime is one row of the table of agent programs.
+type Runtime struct {
+	ID      string
+	Label   string
+	Command []string          // argv inside the sandbox
+	Env     map[string]string // added to the environment
+	// Files are settings written at each start, by path below the home.
+	Files map[string]string
+	// State are the globs below the home that are the conversation.
+	State []string
+	// Resume are the calls that continue a conversation, in order of
+	// preference: "resume", "load". What the agent does not advertise is
+	// passed over.
+	Resume []string
+	// Settings are applied at each start, after new, resume or load.
+	Settings []Setting
+	// Exact says that a restored conversation is the same to the model.
+	Exact bool
+}
+
+// Setting is a mode or config option to apply at each start.
+type Setting struct {
+	Method string // "session/set_mode" or "session/set_config_option"
+	ID     string // of the config option; "" for a mode
+	Value  string
+}
