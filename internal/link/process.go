@@ -1,0 +1,302 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// MaxWait bounds one long poll.
+const MaxWait = 30 * time.Second
+
+// MaxWriteBytes bounds one write to a process.
+const MaxWriteBytes = 16 << 20
+
+// StartParams start a process.
+type StartParams struct {
+	// ProcessID is the caller's name for the process and stays its name.
+	ProcessID string
+	// Argv is passed byte for byte; Argv[0] is looked up in PATH of Env.
+	Argv []string
+	// Cwd is absolute; empty means the server's own.
+	Cwd string
+	// Env is the whole environment: nothing is inherited.
+	Env map[string]string
+	// TTY gives the process a terminal of Rows by Cols (zero: 24 by 80) as
+	// stdin, stdout and stderr.
+	TTY bool
+	// PipeStdin keeps stdin open for Write; without it stdin is empty.
+	PipeStdin bool
+	// Retain is RetainRing or RetainAck; empty means ring.
+	Retain string
+	// SpoolBytes bounds the output held; 0 means the server's default.
+	SpoolBytes int64
+	Rows, Cols uint16
+}
+
+// ReadParams ask for output.
+type ReadParams struct {
+	ProcessID string
+	// AfterSeq is the last sequence number already seen; 0 means none. The
+	// next read continues with AfterSeq = NextSeq - 1.
+	AfterSeq int64
+	// MaxBytes bounds the output returned, at least one chunk though; 0 means
+	// the server's default.
+	MaxBytes int
+	// Wait is how long to wait for something new, at most MaxWait.
+	Wait time.Duration
+}
+
+// Chunk is a piece of output. Offset counts the output bytes, over all
+// streams, that came before it (0 from a stock exec-server).
+type Chunk struct {
+	Seq    int64
+	Stream string
+	Data   []byte
+	Offset int64
+}
+
+// ReadResult is output and how things stand.
+//
+// Exited with neither ExitCode nor Signal nor Failure does not occur. A
+// process that could not be started has Failure, and the exit code a shell
+// would give (126, 127) when the program was the reason. Closed means that
+// this result ends the output: nothing follows.
+type ReadResult struct {
+	Chunks      []Chunk
+	NextSeq     int64
+	Exited      bool
+	ExitCode    *int
+	Signal      string // "SIGKILL"; a stock exec-server gives 128+n as exit code
+	Closed      bool
+	Failure     string
+	FailureKind string // FailureProgram, FailureCwd, FailureFork; empty from a stock exec-server
+	// FirstSeq is the oldest chunk held: AfterSeq+1 < FirstSeq means that this
+	// reader came too late for some. DroppedBytes is all that a ring dropped.
+	FirstSeq     int64
+	DroppedBytes int64
+}
+
+// What a start failed at.
+const (
+	FailureProgram = "program" // missing, not executable, or its interpreter is
+	FailureCwd     = "cwd"     // no such directory; nothing was run
+	FailureFork    = "fork"    // the system has no room for another process
+)
+
+// Info describes the place where processes run.
+func (c *Client) Info(ctx context.Context) (Info, error) {
+	var r Info
+	if err := c.call(ctx, MethodEnvironmentInfo, nil, &r); err != nil {
+		return Info{}, err
+	}
+	if r.Cwd != "" {
+		cwd, err := ParsePath(r.Cwd)
+		if err != nil {
+			return Info{}, fmt.Errorf("%s: %w: %w", MethodEnvironmentInfo, ErrMalformed, err)
+		}
+		r.Cwd = cwd
+	}
+	return r, nil
+}
+
+// Start starts a process. That it cannot run is not an error of the call but
+// the Failure of its reads. ErrProcessExists when the id is in use, ErrLimit
+// when the server has no room.
+func (c *Client) Start(ctx context.Context, p StartParams) error {
+	if err := p.validate(); err != nil {
+		return fmt.Errorf("%s: %w", MethodProcessStart, err)
+	}
+	w := ProcessStartParams{
+		ProcessID: p.ProcessID, Argv: p.Argv, Env: p.Env, TTY: p.TTY, PipeStdin: p.PipeStdin,
+		Sojourn: &ProcessStartSojourn{Retain: p.Retain, SpoolBytes: p.SpoolBytes, Rows: p.Rows, Cols: p.Cols},
+	}
+	if p.Cwd != "" {
+		w.Cwd = PathURI(p.Cwd)
+	}
+	if w.Env == nil {
+		w.Env = map[string]string{}
+	}
+	return c.call(ctx, MethodProcessStart, w, nil)
+}
+
+// validate finds what JSON or the far kernel could not carry unchanged.
+func (p *StartParams) validate() error {
+	if len(p.Argv) == 0 {
+		return errors.New("argv is empty")
+	}
+	for _, a := range p.Argv {
+		if !utf8.ValidString(a) {
+			return fmt.Errorf("argument %q is not UTF-8", a)
+		}
+	}
+	for k, v := range p.Env {
+		if !utf8.ValidString(k) || !utf8.ValidString(v) {
+			return fmt.Errorf("environment variable %q is not UTF-8", k)
+		}
+		if k == "" || strings.ContainsAny(k, "=\x00") {
+			return fmt.Errorf("environment variable name %q", k)
+		}
+	}
+	return nil
+}
+
+// Read returns output after a sequence number, waiting for some if asked to.
+func (c *Client) Read(ctx context.Context, p ReadParams) (ReadResult, error) {
+	wait := min(max(p.Wait, 0), MaxWait).Milliseconds()
+	w := ProcessReadParams{ProcessID: p.ProcessID, WaitMs: &wait}
+	if p.AfterSeq > 0 {
+		w.AfterSeq = &p.AfterSeq
+	}
+	if p.MaxBytes > 0 {
+		w.MaxBytes = &p.MaxBytes
+	}
+	var r ProcessReadResult
+	if err := c.call(ctx, MethodProcessRead, w, &r); err != nil {
+		return ReadResult{}, err
+	}
+	return r.result(), nil
+}
+
+// result drops the wire's shape. A stock exec-server says closed although
+// chunks remain; here closed waits for the read that finds none.
+func (r *ProcessReadResult) result() ReadResult {
+	out := ReadResult{
+		NextSeq: r.NextSeq, Exited: r.Exited, ExitCode: r.ExitCode,
+		Closed: r.Closed && (r.Sojourn != nil || len(r.Chunks) == 0),
+		Chunks: make([]Chunk, len(r.Chunks)),
+	}
+	for i, c := range r.Chunks {
+		out.Chunks[i] = Chunk{Seq: c.Seq, Stream: c.Stream, Data: c.Chunk, Offset: c.Offset}
+	}
+	if r.Failure != nil {
+		out.Failure = *r.Failure
+	}
+	if s := r.Sojourn; s != nil {
+		out.Signal, out.FailureKind, out.FirstSeq, out.DroppedBytes = s.Signal, s.FailureKind, s.FirstSeq, s.DroppedBytes
+	}
+	return out
+}
+
+// Write gives input to a process. It returns when the server has taken the
+// bytes, which waits for a process that does not read. A write id is applied
+// once, however often it is sent. ErrStdinClosed, ErrUnknownProcess.
+func (c *Client) Write(ctx context.Context, processID, writeID string, data []byte) error {
+	if len(data) > MaxWriteBytes {
+		return fmt.Errorf("%s: %d bytes: %w", MethodProcessWrite, len(data), ErrLimit)
+	}
+	if data == nil {
+		data = []byte{}
+	}
+	var r ProcessWriteResult
+	for {
+		err := c.call(ctx, MethodProcessWrite, ProcessWriteParams{ProcessID: processID, Chunk: data, WriteID: writeID}, &r)
+		if err != nil {
+			return err
+		}
+		switch r.Status {
+		case WriteAccepted:
+			return nil
+		case WriteUnknownProcess:
+			return fmt.Errorf("%s: %q: %w", MethodProcessWrite, processID, ErrUnknownProcess)
+		case WriteStdinClosed:
+			return fmt.Errorf("%s: %q: %w", MethodProcessWrite, processID, ErrStdinClosed)
+		case WriteStarting:
+			if err := sleep(ctx, startingPause); err != nil {
+				return err
+			}
+		default:
+			return fmt.Errorf("%s: status %q: %w", MethodProcessWrite, r.Status, ErrMalformed)
+		}
+	}
+}
+
+// startingPause is the time between writes to a process that a stock
+// exec-server is still starting.
+const startingPause = 10 * time.Millisecond
+
+// sleep waits for d or for the end of ctx.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// CloseStdin ends a process's input after what has been written; its output
+// goes on.
+func (c *Client) CloseStdin(ctx context.Context, processID string) error {
+	return c.call(ctx, MethodCloseStdin, ProcessParams{ProcessID: processID}, nil)
+}
+
+// Signal sends a signal ("SIGINT", "SIGTERM", …) to a target; empty means the
+// process group.
+func (c *Client) Signal(ctx context.Context, processID, signal, target string) error {
+	return c.call(ctx, MethodSignalTarget, SignalParams{ProcessID: processID, Signal: signal, Group: target}, nil)
+}
+
+// Terminate sends TERM to everything the process has started, and KILL when
+// grace is over; a grace of 0 kills at once. It returns without waiting and
+// reports whether the process was running.
+func (c *Client) Terminate(ctx context.Context, processID string, grace time.Duration) (bool, error) {
+	var r TerminateResult
+	p := TerminateParams{ProcessID: processID, Sojourn: &TerminateSojourn{GraceMs: grace.Milliseconds()}}
+	err := c.call(ctx, MethodProcessTerminate, p, &r)
+	return r.Running, err
+}
+
+// Ack releases output up to and including seq.
+func (c *Client) Ack(ctx context.Context, processID string, seq int64) error {
+	return c.call(ctx, MethodAck, AckParams{ProcessID: processID, Seq: seq}, nil)
+}
+
+// Resize sets the size of a process's terminal.
+func (c *Client) Resize(ctx context.Context, processID string, rows, cols uint16) error {
+	return c.call(ctx, MethodResize, ResizeParams{ProcessID: processID, Rows: rows, Cols: cols}, nil)
+}
+
+// Processes lists what the server knows, in order of start.
+func (c *Client) Processes(ctx context.Context) ([]Process, error) {
+	var r ProcessListResult
+	err := c.call(ctx, MethodProcessList, nil, &r)
+	return r.Processes, err
+}
+
+// Remove forgets a process and its output; one that still runs is killed.
+func (c *Client) Remove(ctx context.Context, processID string) error {
+	return c.call(ctx, MethodProcessDrop, ProcessParams{ProcessID: processID}, nil)
+}
+
+// Freeze stops every process in the sandbox and returns how many once they
+// stand still. They go on by themselves when Thaw does not come in time (60 s).
+func (c *Client) Freeze(ctx context.Context) (int, error) {
+	var r FreezeResult
+	err := c.call(ctx, MethodFreeze, nil, &r)
+	return r.Stopped, err
+}
+
+// Thaw lets go on what Freeze stopped.
+func (c *Client) Thaw(ctx context.Context) error { return c.call(ctx, MethodThaw, nil, nil) }
+
+// Sync writes the sandbox's dirty files to its disks.
+func (c *Client) Sync(ctx context.Context) error { return c.call(ctx, MethodSync, nil, nil) }
+
+// Stats returns the server's account of itself.
+func (c *Client) Stats(ctx context.Context) (Stats, error) {
+	var r Stats
+	err := c.call(ctx, MethodStats, nil, &r)
+	return r, err
+}
+
+// Shutdown terminates every process with the grace and then ends the server.
+// It returns when the server has agreed to.
+func (c *Client) Shutdown(ctx context.Context, grace time.Duration) error {
+	return c.call(ctx, MethodShutdown, ShutdownParams{GraceMs: grace.Milliseconds()}, nil)
+}
