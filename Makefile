@@ -1,0 +1,74 @@
+# Everything that a person or CI runs. `make` alone prints what there is.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+GO ?= go
+ARGS ?=
+TOOL := $(GO) tool -modfile=tools/go.mod
+
+# The program is pure Go: no C compiler is asked for, and one build cache serves
+# every target. Only the race detector needs cgo.
+export CGO_ENABLED := 0
+
+# The packages that the race detector is worth its price for: those with
+# goroutines of their own, and without SQLite or gVisor below them, whose race
+# builds take minutes each. `make race RACE=./internal/engine` runs another.
+RACE ?= ./internal/link/... ./internal/keeper/... ./internal/hub/... ./internal/checkpoint/... ./internal/harness/...
+
+FUZZTIME ?= 10s
+KILLS ?= 200
+
+.PHONY: help
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## build bin/sojourn; the first time takes minutes, because gVisor is compiled in
+	@echo "compiling gVisor and all: about 4 minutes on 2 cores the first time, seconds after that"
+	@total=$$($(GO) list -deps ./cmd/sojourn | wc -l); tty=0; [ -t 2 ] && tty=1; \
+	$(GO) build -v -ldflags '-s -w' -o bin/sojourn ./cmd/sojourn 2>&1 \
+		| awk -v total="$$total" -v tty="$$tty" -f tools/progress.awk
+	@ls -lh bin/sojourn | awk '{ print $$NF ": " $$5 }'
+
+.PHONY: demo
+demo: build ## watch a session survive the loss of its sandbox and of its server
+	@bin/sojourn demo $(ARGS)
+
+.PHONY: check
+check: lint test ## everything that CI runs
+
+.PHONY: test
+test: ## all tests: units, suites, policies, contract scripts, end to end
+	@echo "tests: the first build compiles gVisor and SQLite, about 6 minutes on 2 cores"
+	@$(GO) test -v -timeout 20m ./... 2>&1 | awk -f tools/tests.awk
+
+.PHONY: lint
+lint: ## go vet, gofumpt, staticcheck
+	@echo "gofumpt"
+	@out=$$($(TOOL) gofumpt -l .); if [ -n "$$out" ]; then echo "$$out"; echo "not formatted: run make fmt"; exit 1; fi
+	@echo "go vet"
+	@$(GO) vet ./...
+	@echo "staticcheck"
+	@$(TOOL) staticcheck ./...
+
+.PHONY: fmt
+fmt: ## format the code
+	@$(TOOL) gofumpt -w .
+
+.PHONY: race
+race: ## the race detector, where it finds something at a fair price (RACE=packages)
+	CGO_ENABLED=1 $(GO) test -race -timeout 20m $(RACE)
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for FUZZTIME (10s)
+	@grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u | while read -r pkg; do \
+		grep -rhoE '^func Fuzz[A-Za-z0-9_]+' "$$pkg"/*_test.go | sed 's/^func //' | sort -u | while read -r target; do \
+			echo "$$pkg $$target"; \
+			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$pkg"; \
+		done; \
+	done
+
+.PHONY: clean
+clean: ## remove what make made here
+	rm -rf bin
