@@ -26,6 +26,9 @@ func (d *Decision) Seal(c Checkpoint) error {
 	if r == nil || r.ID != c.Run || r.State != RunSealing {
 		return Errorf(CodeExecutionLost, "Run %s is not sealing.", c.Run)
 	}
+	if !c.State.CanMove(CheckpointSealed) {
+		return Errorf(CodeExecutionLost, "Checkpoint %s is %s and cannot be sealed.", c.ID, c.State)
+	}
 	head := CheckpointID("")
 	if d.facts.Head != nil {
 		head = d.facts.Head.ID
@@ -48,4 +51,33 @@ func (d *Decision) Seal(c Checkpoint) error {
 		})
 	}
 	return d.EndRun(r.ID, r.Final, r.StopReason, nil)
+}
+
+// AbandonCheckpoint records that c, which was capturing, will never be sealed.
+func (d *Decision) AbandonCheckpoint(c Checkpoint) {
+	if c.State != CheckpointCapturing {
+		return
+	}
+	c.State = CheckpointAbandoned
+	d.checkpoints = append(d.checkpoints, c)
+}
+
+// RefuseHead records that the agent could not go on with the head checkpoint's
+// conversation although it was captured: a new head with the id given stands
+// for the same boundary and says that the conversation is not restorable.
+func (d *Decision) RefuseHead(id CheckpointID) error {
+	h := d.facts.Head
+	if h == nil {
+		return Errorf(CodeInternal, "There is no checkpoint to refuse.")
+	}
+	c := *h
+	c.ID, c.Parent, c.SealedAt = id, h.ID, d.now
+	c.Conversation, c.ConversationReason = FidelityResultOnly, "refused_by_agent"
+	d.checkpoints = append(d.checkpoints, c)
+	d.facts.Session.Head, d.facts.Head = c.ID, copied(&c)
+	d.emit(EventCheckpointFailed, "", h.Run, map[string]any{
+		"checkpointId": c.ID, "conversation": c.Conversation, "conversationReason": c.ConversationReason,
+		"workspace": c.Workspace, "workspaceReason": c.WorkspaceReason,
+	})
+	return nil
 }

@@ -25,12 +25,12 @@ type Harness interface {
 type Link interface {
 	Start(ctx context.Context, p link.StartParams) error
 	Read(ctx context.Context, p link.ReadParams) (link.ReadResult, error)
-	Write(ctx context.Context, processID, writeID string, data []byte) (link.WriteStatus, error)
+	Write(ctx context.Context, processID, writeID string, data []byte) error
 	Ack(ctx context.Context, processID string, seq int64) error
-	Terminate(ctx context.Context, processID string, grace time.Duration) error
+	Terminate(ctx context.Context, processID string, grace time.Duration) (running bool, err error)
 	Remove(ctx context.Context, processID string) error
-	WriteFile(ctx context.Context, path string, data []byte, mode uint32) error
-	CreateDirectory(ctx context.Context, path string) error
+	WriteFile(ctx context.Context, path string, data []byte) error
+	CreateDirectory(ctx context.Context, path string, recursive bool) error
 }
 
 // Job is one run to drive.
@@ -44,7 +44,10 @@ type Job struct {
 	// "" starts a new one. A conversation that the agent does not know is an
 	// outcome with code "conversation_not_restorable", never a fresh start.
 	Conversation string
-	// State is what the last Commit of this run stored; nil the first time.
+	// State is what the last Commit under this epoch stored, by this run or by
+	// an earlier one; nil when there is none. The harness tells them apart:
+	// its own run is taken up again, an earlier one's tells it which agent is
+	// running. Without the latter it starts the agent anew.
 	State []byte
 	// Deadline is when the turn has taken too long: the harness cancels it,
 	// then kills the agent.
@@ -58,7 +61,8 @@ type Job struct {
 type Port interface {
 	Link() Link
 	// Activate makes it durable that the prompt is about to be given to the
-	// agent. It must succeed before the prompt is written.
+	// agent. It must succeed before the prompt is written, and may be called
+	// again by a drive that takes the run up between the two.
 	Activate(ctx context.Context) error
 	// Commit makes a batch durable, all of it or nothing. After an error
 	// nothing of the batch has happened and Drive must return the error.
@@ -78,7 +82,8 @@ type Batch struct {
 	Asked []Question
 	// Withdrawn are refs of questions that the agent took back.
 	Withdrawn []string
-	// Conversation is set once, when the agent has confirmed the id.
+	// Conversation is set once, when the agent has confirmed the id: not by
+	// naming it, but by ending its first turn in it.
 	Conversation string
 	// State replaces what Job.State will be after a restart: at least the
 	// position in the agent's output up to which this batch accounts for it.
@@ -110,6 +115,9 @@ type Outcome struct {
 	// ConversationLost is set when the agent could not go on with
 	// Job.Conversation.
 	ConversationLost bool
+	// Killed is set when the agent had to be killed or ended by itself: its
+	// files may be torn, so the run must not be sealed.
+	Killed bool
 }
 
 // Runtime is one row of the table of agent programs.
@@ -130,6 +138,12 @@ type Runtime struct {
 	Settings []Setting
 	// Exact says that a restored conversation is the same to the model.
 	Exact bool
+	// Replays says that loading a conversation with turns always sends
+	// updates, so that a silent load is a lost conversation.
+	Replays bool
+	// Synced says that the state is on disk before a turn is answered, so
+	// that nobody needs to wait for it to rest.
+	Synced bool
 }
 
 // Setting is a mode or config option to apply at each start.
