@@ -152,3 +152,5 @@ type Setting struct {
 	ID     string // of the config option; "" for a mode
 	Value  string
 }
+
+var _ Link = (*link.Peer)(nil)
