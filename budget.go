@@ -2,6 +2,7 @@ package sojourn
 
 import (
 	"math"
+	"math/bits"
 	"time"
 )
 
@@ -101,12 +102,20 @@ func (b Budget) Warning() int {
 		{int64(b.Usage.Duration), int64(b.Limits.Duration)},
 	} {
 		for _, percent := range [...]int{80, 95} {
-			if p[1] > 0 && float64(p[0]) >= float64(p[1])*float64(percent)/100 {
+			if p[1] > 0 && reaches(p[0], p[1], percent) {
 				highest = max(highest, percent)
 			}
 		}
 	}
 	return highest
+}
+
+// reaches reports whether used is at least percent of a limit above zero. It
+// counts in 128 bits: a float would be off for the largest figures.
+func reaches(used, limit int64, percent int) bool {
+	usedHi, usedLo := bits.Mul64(uint64(max(0, used)), 100)
+	limitHi, limitLo := bits.Mul64(uint64(limit), uint64(percent))
+	return usedHi > limitHi || usedHi == limitHi && usedLo >= limitLo
 }
 
 func addClamped(a, b int64) int64 {
