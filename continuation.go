@@ -65,7 +65,7 @@ func (f Facts) carried(now time.Time) Continuation {
 			CanContinue: true, State: ContinuationLive,
 			Conversation: FidelityLive, Workspace: FidelityLive,
 		}
-		if f.Head != nil {
+		if f.Head != nil && f.Head.State == CheckpointSealed {
 			c.Boundary = f.Head.Run
 		}
 		return c
