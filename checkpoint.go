@@ -1,6 +1,9 @@
 package sojourn
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // CheckpointState is a state of a [Checkpoint].
 type CheckpointState string
@@ -17,6 +20,11 @@ var checkpointMoves = map[CheckpointState][]CheckpointState{
 	CheckpointCapturing: {CheckpointSealed, CheckpointAbandoned},
 	CheckpointSealed:    nil,
 	CheckpointAbandoned: nil,
+}
+
+// CanMove reports whether a checkpoint in state s may enter state to.
+func (s CheckpointState) CanMove(to CheckpointState) bool {
+	return slices.Contains(checkpointMoves[s], to)
 }
 
 // Fidelity is how faithful a carried part is.

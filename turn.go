@@ -2,6 +2,7 @@ package sojourn
 
 import (
 	"encoding/json"
+	"slices"
 	"time"
 )
 
@@ -72,6 +73,11 @@ var interactionMoves = map[InteractionState][]InteractionState{
 	InteractionAnswered:  nil,
 	InteractionExpired:   nil,
 	InteractionWithdrawn: nil,
+}
+
+// CanMove reports whether an interaction in state s may enter state to.
+func (s InteractionState) CanMove(to InteractionState) bool {
+	return slices.Contains(interactionMoves[s], to)
 }
 
 // Reasons why an interaction expired.
