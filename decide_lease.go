@@ -19,6 +19,18 @@ func (d *Decision) current(epoch int64) error {
 	return nil
 }
 
+// holding refuses an epoch under which the session holds no sandbox: that of an
+// older lease, or of one that is not held yet or no more.
+func (d *Decision) holding(epoch int64) error {
+	if err := d.current(epoch); err != nil {
+		return err
+	}
+	if l := d.facts.Lease; l.State != LeaseHeld {
+		return Errorf(CodeWorkspaceExpired, "Lease epoch %d is %s.", epoch, l.State)
+	}
+	return nil
+}
+
 // RequestLease starts a new epoch: at most one lease of a session is ever not
 // terminal, so an older one must have ended.
 func (d *Decision) RequestLease(driver, isolation string, t Terms) (Lease, error) {
@@ -74,7 +86,7 @@ func (d *Decision) HoldLease(epoch int64, handle json.RawMessage, restored Check
 // SetConversation records the agent's own id of the conversation that is open
 // in the lease's sandbox, once the agent has confirmed it.
 func (d *Decision) SetConversation(epoch int64, conversation string) error {
-	if err := d.current(epoch); err != nil {
+	if err := d.holding(epoch); err != nil {
 		return err
 	}
 	l := *d.facts.Lease

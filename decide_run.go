@@ -31,7 +31,7 @@ func (d *Decision) StartRun(id RunID) error {
 // ActivateRun records that the prompt is about to be given to the agent under
 // epoch: from here the run counts as work.
 func (d *Decision) ActivateRun(id RunID, epoch int64) error {
-	if err := d.current(epoch); err != nil {
+	if err := d.holding(epoch); err != nil {
 		return err
 	}
 	r, err := d.moveRun(id, RunActive)
