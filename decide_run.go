@@ -161,7 +161,8 @@ func (d *Decision) Answer(i Interaction, a Answer) error {
 			return nil
 		}
 		return Errorf(CodeInteractionAnswered, "The interaction already has another answer.")
-	case InteractionExpired, InteractionWithdrawn:
+	case InteractionOpen:
+	default:
 		return &Error{
 			Code: CodeInteractionExpired, Details: map[string]string{"reason": i.Reason},
 			Message: "The interaction can no longer be answered (" + i.Reason + "). Submit a fresh turn.",
@@ -172,11 +173,7 @@ func (d *Decision) Answer(i Interaction, a Answer) error {
 	}
 	i.State, i.Answer, i.EndedAt = InteractionAnswered, &a, d.now
 	d.putInteraction(i)
-	turn := TurnID("")
-	if d.facts.Active != nil && d.facts.Active.ID == i.Run {
-		turn = d.facts.Active.Turn
-	}
-	d.emit(EventInteractionAnswered, turn, i.Run, map[string]any{"interactionId": i.ID, "answer": a})
+	d.emit(EventInteractionAnswered, d.turnOf(i.Run), i.Run, map[string]any{"interactionId": i.ID, "answer": a})
 	return nil
 }
 
@@ -199,7 +196,7 @@ func (d *Decision) Withdraw(run RunID, ref string) {
 		if i.Run == run && i.Ref == ref {
 			i.State, i.EndedAt, i.Reason = InteractionWithdrawn, d.now, "withdrawn"
 			d.putInteraction(i)
-			d.emit(EventInteractionWithdrawn, "", run, map[string]any{"interactionId": i.ID})
+			d.emit(EventInteractionWithdrawn, d.turnOf(run), run, map[string]any{"interactionId": i.ID})
 		}
 	}
 }
@@ -211,8 +208,16 @@ func (d *Decision) expireOpen(run RunID, reason string) {
 		}
 		i.State, i.EndedAt, i.Reason = InteractionExpired, d.now, reason
 		d.putInteraction(i)
-		d.emit(EventInteractionExpired, "", run, map[string]any{"interactionId": i.ID, "reason": reason})
+		d.emit(EventInteractionExpired, d.turnOf(run), run, map[string]any{"interactionId": i.ID, "reason": reason})
 	}
+}
+
+// turnOf returns the turn that the active run executes; "" for another run.
+func (d *Decision) turnOf(run RunID) TurnID {
+	if r := d.facts.Active; r != nil && r.ID == run {
+		return r.Turn
+	}
+	return ""
 }
 
 // Note records events that change nothing else, such as agent updates.
