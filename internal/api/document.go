@@ -1,0 +1,56 @@
+package api
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"reflect"
+
+	"github.com/danielgtaylor/huma/v2"
+)
+
+// errorResponse documents how every operation answers an error.
+func (s *Service) errorResponse() *huma.Response {
+	registry := s.api.OpenAPI().Components.Schemas
+	return &huma.Response{
+		Description: "An error.",
+		Content: map[string]*huma.MediaType{
+			"application/json": {Schema: registry.Schema(reflect.TypeOf(s.c.Contract.ErrorBody), true, "Error")},
+		},
+	}
+}
+
+// streamResponse documents an answer that is a page or a stream of its parts.
+func (s *Service) streamResponse(page any) *huma.Response {
+	registry := s.api.OpenAPI().Components.Schemas
+	return &huma.Response{
+		Description: "A page, or with \"Accept: text/event-stream\" a stream that does not end.",
+		Content: map[string]*huma.MediaType{
+			"application/json":  {Schema: registry.Schema(reflect.TypeOf(page), true, "Page")},
+			"text/event-stream": {Schema: &huma.Schema{Type: "string", Description: "Server-sent events: id is the sequence number, event the type, data the event as JSON in one line. Comments are heartbeats."}},
+		},
+	}
+}
+
+// Document serves the OpenAPI document of the operations registered so far at
+// path, to anyone, and returns it. replace gives schemas another form in the
+// document than the one that requests are validated with.
+func (s *Service) Document(path string, replace map[string]*huma.Schema) ([]byte, error) {
+	schemas := s.api.OpenAPI().Components.Schemas.Map()
+	validated := maps.Clone(schemas)
+	maps.Copy(schemas, replace)
+	text, err := s.api.OpenAPI().YAML()
+	for name := range replace {
+		delete(schemas, name)
+	}
+	maps.Copy(schemas, validated)
+	if err != nil {
+		return nil, fmt.Errorf("write the OpenAPI document of contract %s: %w", s.c.Contract.Name, err)
+	}
+	s.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/yaml")
+		w.Header().Set("Cache-Control", "no-cache")
+		w.Write(text) // an error here is the reader's, who is gone
+	})
+	return text, nil
+}
