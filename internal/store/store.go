@@ -76,14 +76,17 @@ type Tx struct {
 	signals *Signals
 	publish func(sojourn.SessionID, []sojourn.Event)
 	after   []func()
+
+	scheduled, cancelled bool // which signals the commit raises
 }
 
 // TxConfig is what an implementation makes a [Tx] from.
 type TxConfig struct {
 	Querier Querier
 	Dialect *Dialect
-	Write   bool     // of an Update
-	Signals *Signals // of an Update
+	Write   bool      // of an Update
+	Signals *Signals  // of an Update
+	Now     time.Time // the moment of the transaction; zero means the process's clock
 	// Publish is called after the commit with the events of each change, in
 	// commit order per session; nil to not be told.
 	Publish func(sojourn.SessionID, []sojourn.Event)
@@ -91,9 +94,12 @@ type TxConfig struct {
 
 // NewTx makes a transaction for an implementation. Its statements run under ctx.
 func NewTx(ctx context.Context, c TxConfig) *Tx {
+	if c.Now.IsZero() {
+		c.Now = time.Now()
+	}
 	return &Tx{
 		ctx: ctx, q: c.Querier, d: c.Dialect, write: c.Write, signals: c.Signals, publish: c.Publish,
-		now: time.Now().UTC().Truncate(time.Microsecond),
+		now: c.Now.UTC().Truncate(time.Microsecond),
 	}
 }
 
@@ -111,6 +117,20 @@ func (t *Tx) Committed() {
 		f()
 	}
 	t.after = nil
+	if t.scheduled {
+		raise(t.signals.Scheduled)
+	}
+	if t.cancelled {
+		raise(t.signals.Cancelled)
+	}
+}
+
+// raise leaves a value in a channel of one, if there is none.
+func raise(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }
 
 // exec runs a statement and returns how many rows it changed.

@@ -1,0 +1,89 @@
+package store
+
+import (
+	"github.com/sojourn-dev/sojourn"
+)
+
+const (
+	checkpointColumns = `id, session, run, epoch, parent, state, format, root, root_bytes,
+	conversation, conversation_reason, workspace, workspace_reason, base,
+	agent_conversation, agent, tree_digest, entries, bytes, stored, capturing_at, sealed_at`
+
+	// A sealed checkpoint never changes: the upsert passes it over.
+	upsertCheckpoint = `INSERT INTO checkpoints (` + checkpointColumns + `)
+	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
+	ON CONFLICT (id) DO UPDATE SET state = excluded.state, format = excluded.format, root = excluded.root,
+	root_bytes = excluded.root_bytes, conversation = excluded.conversation,
+	conversation_reason = excluded.conversation_reason, workspace = excluded.workspace,
+	workspace_reason = excluded.workspace_reason, base = excluded.base,
+	agent_conversation = excluded.agent_conversation, agent = excluded.agent,
+	tree_digest = excluded.tree_digest, entries = excluded.entries, bytes = excluded.bytes,
+	stored = excluded.stored, sealed_at = excluded.sealed_at
+	WHERE checkpoints.state = 'capturing'`
+
+	selectCheckpoint  = `SELECT ` + checkpointColumns + ` FROM checkpoints WHERE id = $1`
+	selectCheckpoints = `SELECT ` + checkpointColumns + ` FROM checkpoints WHERE session = $1 ORDER BY capturing_at, id`
+
+	selectPacks = `SELECT pack FROM checkpoint_packs WHERE checkpoint = $1 ORDER BY ordinal`
+	deletePacks = `DELETE FROM checkpoint_packs WHERE checkpoint = $1`
+	insertPack  = `INSERT INTO checkpoint_packs (checkpoint, ordinal, pack) VALUES ($1, $2, $3)`
+)
+
+func scanCheckpoint(row scanner) (c sojourn.Checkpoint, err error) {
+	var capturing, sealed int64
+	err = row.Scan(&c.ID, &c.Session, &c.Run, &c.Epoch, &c.Parent, &c.State, &c.Format, &c.Root, &c.RootBytes,
+		&c.Conversation, &c.ConversationReason, &c.Workspace, &c.WorkspaceReason, &c.Base,
+		&c.AgentConversation, &c.Agent, &c.TreeDigest, &c.Entries, &c.Bytes, &c.Stored, &capturing, &sealed)
+	c.CapturingAt, c.SealedAt = instant(capturing), instant(sealed)
+	return c, err
+}
+
+func (t *Tx) putCheckpoint(c sojourn.Checkpoint) error {
+	n, err := t.exec("write checkpoint", upsertCheckpoint,
+		c.ID, c.Session, c.Run, c.Epoch, c.Parent, c.State, c.Format, c.Root, c.RootBytes,
+		c.Conversation, c.ConversationReason, c.Workspace, c.WorkspaceReason, c.Base,
+		c.AgentConversation, c.Agent, c.TreeDigest, c.Entries, c.Bytes, c.Stored,
+		micros(c.CapturingAt), micros(c.SealedAt))
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		return t.fail("write checkpoint "+string(c.ID)+", which is no longer capturing", ErrConstraint)
+	}
+	if _, err := t.exec("delete packs", deletePacks, c.ID); err != nil {
+		return err
+	}
+	for i, pack := range c.Packs {
+		if _, err := t.exec("insert pack", insertPack, c.ID, int64(i), pack); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Checkpoint returns a checkpoint.
+func (t *Tx) Checkpoint(id sojourn.CheckpointID) (sojourn.Checkpoint, error) {
+	c, err := one(t, "checkpoint", scanCheckpoint, selectCheckpoint, id)
+	if err != nil {
+		return c, err
+	}
+	c.Packs, err = t.packs(id)
+	return c, err
+}
+
+// Checkpoints returns all checkpoints of a session, oldest first.
+func (t *Tx) Checkpoints(session sojourn.SessionID) ([]sojourn.Checkpoint, error) {
+	all, err := collect(t, "checkpoints", scanCheckpoint, selectCheckpoints, session)
+	for i := range all {
+		if all[i].Packs, err = t.packs(all[i].ID); err != nil {
+			return nil, err
+		}
+	}
+	return all, err
+}
+
+func (t *Tx) packs(id sojourn.CheckpointID) ([]string, error) {
+	return collect(t, "packs", func(row scanner) (p string, err error) {
+		return p, row.Scan(&p)
+	}, selectPacks, id)
+}

@@ -1,0 +1,65 @@
+package store
+
+import (
+	"github.com/sojourn-dev/sojourn"
+)
+
+const (
+	interactionColumns = `id, session, run, kind, state, ref, request, options, opened_at, ended_at, answer, reason`
+
+	upsertInteraction = `INSERT INTO interactions (` + interactionColumns + `)
+	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+	ON CONFLICT (id) DO UPDATE SET state = excluded.state, ended_at = excluded.ended_at,
+	answer = excluded.answer, reason = excluded.reason`
+
+	selectInteraction = `SELECT ` + interactionColumns + ` FROM interactions WHERE id = $1`
+
+	selectInteractions = `SELECT ` + interactionColumns + ` FROM interactions
+	WHERE session = $1 AND ($2 = '' OR state = $2) ORDER BY opened_at, id`
+
+	selectOpenInteractions = `SELECT ` + interactionColumns + ` FROM interactions
+	WHERE session = $1 AND state = 'open' ORDER BY opened_at, id`
+)
+
+func scanInteraction(row scanner) (i sojourn.Interaction, err error) {
+	var request, options, answer string
+	var opened, ended int64
+	err = row.Scan(&i.ID, &i.Session, &i.Run, &i.Kind, &i.State, &i.Ref, &request, &options,
+		&opened, &ended, &answer, &i.Reason)
+	if err != nil {
+		return i, err
+	}
+	i.Request, i.OpenedAt, i.EndedAt = raw(request), instant(opened), instant(ended)
+	if err := decode(options, &i.Options); err != nil {
+		return i, err
+	}
+	return i, decode(answer, &i.Answer)
+}
+
+func (t *Tx) putInteraction(i sojourn.Interaction) error {
+	options, err := encoded(i.Options, i.Options == nil)
+	if err != nil {
+		return t.fail("encode options", err)
+	}
+	answer, err := encoded(i.Answer, i.Answer == nil)
+	if err != nil {
+		return t.fail("encode answer", err)
+	}
+	_, err = t.exec("write interaction", upsertInteraction, i.ID, i.Session, i.Run, i.Kind, i.State, i.Ref,
+		string(i.Request), options, micros(i.OpenedAt), micros(i.EndedAt), answer, i.Reason)
+	return err
+}
+
+// Interaction returns an interaction.
+func (t *Tx) Interaction(id sojourn.InteractionID) (sojourn.Interaction, error) {
+	return one(t, "interaction", scanInteraction, selectInteraction, id)
+}
+
+// Interactions returns those of a session in a state ("" for all), oldest first.
+func (t *Tx) Interactions(session sojourn.SessionID, state sojourn.InteractionState) ([]sojourn.Interaction, error) {
+	return collect(t, "interactions", scanInteraction, selectInteractions, session, state)
+}
+
+func (t *Tx) openInteractions(session sojourn.SessionID) ([]sojourn.Interaction, error) {
+	return collect(t, "interactions", scanInteraction, selectOpenInteractions, session)
+}

@@ -1,0 +1,252 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/sojourn-dev/sojourn/internal/store"
+)
+
+const (
+	// maxBatch is how many updates share one commit at most.
+	maxBatch = 256
+	// slow is how long a closure may take before the log mentions it: all who
+	// share its commit wait for it.
+	slow = 20 * time.Millisecond
+)
+
+// The states of an op.
+const (
+	opWaiting   int32 = iota // its caller may still abandon it
+	opStarted                // its caller waits for the outcome
+	opAbandoned              // its caller has left; it does not run
+)
+
+// op is one waiting update.
+type op struct {
+	fn    func(*store.Tx) error
+	state atomic.Int32
+	done  chan error // of one; receives the outcome
+
+	tx       *store.Tx
+	err      error
+	finished bool
+}
+
+// writer runs updates, one after the other, on its own connection.
+type writer struct {
+	db      *DB
+	conn    *conn
+	ops     chan *op
+	stopped chan struct{}
+}
+
+func startWriter(db *DB, c *conn) *writer {
+	w := &writer{db: db, conn: c, ops: make(chan *op, maxBatch), stopped: make(chan struct{})}
+	go w.run()
+	return w
+}
+
+// wait returns when all updates are done; ops must have been closed.
+func (w *writer) wait() { <-w.stopped }
+
+// run commits until ops is closed and empty. A closure that ends its goroutine,
+// as a failing test does, ends this one: then another takes over.
+func (w *writer) run() {
+	finished := false
+	defer func() {
+		if finished {
+			close(w.stopped)
+		} else {
+			go w.run()
+		}
+	}()
+	batch := make([]*op, 0, maxBatch)
+	for first := range w.ops {
+		batch = w.drain(append(batch[:0], first))
+		w.commit(batch)
+		clear(batch)
+	}
+	finished = true
+}
+
+// drain adds what is waiting. It yields once, so that callers whom the last
+// commit has released can queue up for this one.
+func (w *writer) drain(batch []*op) []*op {
+	for yielded := false; len(batch) < maxBatch; {
+		select {
+		case o, open := <-w.ops:
+			if !open {
+				return batch
+			}
+			batch = append(batch, o)
+			continue
+		default:
+		}
+		if yielded {
+			break
+		}
+		yielded = true
+		runtime.Gosched()
+	}
+	return batch
+}
+
+// commit runs a batch in one transaction and tells its callers. When the
+// transaction is lost as a whole, those who did not cause it run again alone.
+func (w *writer) commit(batch []*op) {
+	started := batch[:0]
+	for _, o := range batch {
+		if o.state.CompareAndSwap(opWaiting, opStarted) {
+			started = append(started, o)
+		}
+	}
+	if len(started) == 0 {
+		return
+	}
+	defer func() { // finds work only when the goroutine is ending inside a closure
+		for _, o := range started {
+			if !o.finished {
+				w.exec("ROLLBACK")
+				o.err = errors.New("the transaction was given up: a closure ended its goroutine")
+				w.finish(o)
+			}
+		}
+	}()
+	again := w.transact(started)
+	for _, o := range started {
+		if !slices.Contains(again, o) {
+			w.finish(o)
+		}
+	}
+	for _, o := range again {
+		w.transact([]*op{o})
+		w.finish(o)
+	}
+}
+
+// finish runs the hooks of an update that was committed, and tells its caller.
+func (w *writer) finish(o *op) {
+	o.finished = true
+	if o.err == nil {
+		w.committed(o.tx)
+	}
+	o.done <- o.err
+}
+
+// transact runs ops in one transaction and sets their outcomes. It returns the
+// ops that must run again, each alone: none when there is one op.
+func (w *writer) transact(ops []*op) (again []*op) {
+	w.conn.lost = nil
+	if err := w.exec("BEGIN IMMEDIATE"); err != nil {
+		for _, o := range ops {
+			o.err = fmt.Errorf("begin update: %w", err)
+		}
+		return nil
+	}
+	alone := len(ops) == 1
+	good := 0
+	for i, o := range ops {
+		intact := w.apply(o, !alone)
+		if o.err == nil && intact {
+			good++
+		}
+		if !intact {
+			w.exec("ROLLBACK") // if it is still open
+			return without(ops, i, alone)
+		}
+	}
+	if good == 0 {
+		w.exec("ROLLBACK")
+		return nil
+	}
+	err := w.conn.lost // a closure may have passed over it
+	if err == nil {
+		err = w.exec("COMMIT")
+	}
+	if err != nil {
+		w.exec("ROLLBACK")
+		if !alone {
+			return without(ops, -1, alone)
+		}
+		ops[0].err = fmt.Errorf("commit update: %w", err)
+	}
+	return nil
+}
+
+// without returns the ops to run again after a transaction was lost: all but
+// the one that broke it and those that had failed by themselves before.
+func without(ops []*op, broke int, alone bool) (again []*op) {
+	for i, o := range ops {
+		if i != broke && !alone && (broke >= 0 && i > broke || o.err == nil) {
+			again = append(again, o)
+		}
+	}
+	return again
+}
+
+// apply runs one op, in a savepoint unless it is alone. It reports whether the
+// transaction around it is intact.
+func (w *writer) apply(o *op, savepoint bool) (intact bool) {
+	if savepoint {
+		if o.err = w.exec("SAVEPOINT caller"); o.err != nil {
+			return false
+		}
+	}
+	ctx := context.Background()
+	o.tx = store.NewTx(ctx, store.TxConfig{
+		Querier: w.conn, Dialect: &dialect, Write: true, Signals: w.db.signals, Publish: w.db.cfg.OnEvents,
+	})
+	begun := time.Now()
+	o.err = w.db.call(o.fn, o.tx)
+	if took := time.Since(begun); took > slow {
+		w.db.cfg.Log.Warn("slow transaction", "took", took, "function", nameOf(o.fn))
+	}
+	if !savepoint {
+		return true // whatever happened, it is this op that the commit will tell
+	}
+	if o.err != nil { // these fail when SQLite has rolled back by itself
+		return w.exec("ROLLBACK TO caller") == nil && w.exec("RELEASE caller") == nil
+	}
+	o.err = w.exec("RELEASE caller")
+	return o.err == nil
+}
+
+// exec runs a statement that only steers the transaction.
+func (w *writer) exec(statement string) error {
+	_, err := w.conn.steer(context.Background(), statement)
+	return translate(err)
+}
+
+// committed runs a transaction's hooks. A hook that panics is a bug of its own
+// and undoes nothing.
+func (w *writer) committed(tx *store.Tx) {
+	defer func() {
+		if v := recover(); v != nil {
+			w.db.cfg.Log.Error("commit hook panicked", "panic", v, "stack", string(debug.Stack()))
+		}
+	}()
+	tx.Committed()
+}
+
+// call runs a closure and turns its panic into an error.
+func (db *DB) call(fn func(*store.Tx) error, tx *store.Tx) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("transaction panicked: %v\n%s", v, debug.Stack())
+		}
+	}()
+	return fn(tx)
+}
+
+// nameOf returns the name of a function, as the compiler gave it.
+func nameOf(fn any) string {
+	return runtime.FuncForPC(reflect.ValueOf(fn).Pointer()).Name()
+}
