@@ -1,0 +1,290 @@
+package keeper
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/creack/pty"
+
+	"github.com/sojourn-dev/sojourn/internal/link"
+)
+
+const (
+	defaultReadBytes = 1 << 20
+	maxReadBytes     = 8 << 20
+	maxGrace         = time.Hour
+)
+
+// decode reads a call's parameters; missing ones are like an empty object.
+func decode[T any](raw json.RawMessage) (T, error) {
+	var v T
+	if len(raw) == 0 || bytes.Equal(raw, []byte("null")) {
+		return v, nil
+	}
+	if err := json.Unmarshal(raw, &v); err != nil {
+		return v, invalid("params: %v", err)
+	}
+	return v, nil
+}
+
+// handler answers one method.
+type handler func(c *conn, params json.RawMessage) (any, error)
+
+// with makes a handler of a function on decoded parameters.
+func with[T any](f func(c *conn, p T) (any, error)) handler {
+	return func(c *conn, raw json.RawMessage) (any, error) {
+		p, err := decode[T](raw)
+		if err != nil {
+			return nil, err
+		}
+		return f(c, p)
+	}
+}
+
+// onProcess makes a handler of a function on a known process.
+func onProcess[T any](id func(T) string, f func(c *conn, p *process, params T) (any, error)) handler {
+	return with(func(c *conn, params T) (any, error) {
+		p, err := c.k.find(id(params))
+		if err != nil {
+			return nil, err
+		}
+		return f(c, p, params)
+	})
+}
+
+type none struct{}
+
+// handlers are all methods but initialize.
+var handlers = map[string]handler{
+	link.MethodEnvironmentInfo: with(func(c *conn, _ none) (any, error) { return c.environment(), nil }),
+
+	link.MethodProcessStart: with(callStart),
+	link.MethodProcessRead:  onProcess(func(p link.ProcessReadParams) string { return p.ProcessID }, callRead),
+	link.MethodProcessWrite: with(callWrite),
+	link.MethodProcessSignal: onProcess(func(p link.SignalParams) string { return p.ProcessID },
+		callSignal),
+	link.MethodSignalTarget:     with(callSignalTarget),
+	link.MethodProcessTerminate: with(callTerminate),
+	link.MethodProcessList:      with(callList),
+	link.MethodAck: onProcess(func(p link.AckParams) string { return p.ProcessID },
+		func(_ *conn, p *process, a link.AckParams) (any, error) { p.spool.release(a.Seq); return nil, nil }),
+	link.MethodCloseStdin: onProcess(func(p link.ProcessParams) string { return p.ProcessID },
+		func(_ *conn, p *process, _ link.ProcessParams) (any, error) { p.closeStdin(); return nil, nil }),
+	link.MethodResize: onProcess(func(p link.ResizeParams) string { return p.ProcessID }, callResize),
+	link.MethodProcessDrop: onProcess(func(p link.ProcessParams) string { return p.ProcessID },
+		func(c *conn, p *process, _ link.ProcessParams) (any, error) { return nil, c.k.remove(p) }),
+
+	link.MethodFreeze: with(func(c *conn, _ none) (any, error) {
+		n, err := c.k.freezer.freeze(c.ctx, c.k.freezable(os.Getpid()))
+		return link.FreezeResult{Stopped: n}, err
+	}),
+	link.MethodThaw:  with(func(c *conn, _ none) (any, error) { c.k.freezer.thaw(); return nil, nil }),
+	link.MethodSync:  with(func(c *conn, _ none) (any, error) { return nil, c.k.sync() }),
+	link.MethodStats: with(func(c *conn, _ none) (any, error) { return c.k.stats(), nil }),
+	link.MethodShutdown: with(func(c *conn, p link.ShutdownParams) (any, error) {
+		grace, err := graceOf(p.GraceMs)
+		if err == nil {
+			c.k.shutdown(grace)
+		}
+		return nil, err
+	}),
+
+	link.MethodReadFile:        with(callReadFile),
+	link.MethodWriteFile:       with(callWriteFile),
+	link.MethodCreateDirectory: with(callCreateDirectory),
+	link.MethodGetMetadata:     with(callGetMetadata),
+	link.MethodReadDirectory:   with(callReadDirectory),
+	link.MethodRemove:          with(callRemove),
+	link.MethodCopy:            with(callCopy),
+	link.MethodCanonicalize:    with(callCanonicalize),
+}
+
+// dispatch runs a request. Nothing is done for a connection that has been
+// superseded while the request waited.
+func (c *conn) dispatch(m link.Message) (any, error) {
+	if err := context.Cause(c.ctx); err != nil {
+		return nil, err
+	}
+	h, ok := handlers[m.Method]
+	if !ok {
+		return nil, &link.Error{Code: link.CodeNoMethod, Message: fmt.Sprintf("no method %q", m.Method)}
+	}
+	return h(c, m.Params)
+}
+
+// environment describes the sandbox; a foreign client wants URIs.
+func (c *conn) environment() link.Info {
+	info := c.k.info
+	if c.foreign {
+		info.Cwd = link.PathURI(info.Cwd)
+	}
+	return info
+}
+
+func callStart(c *conn, w link.ProcessStartParams) (any, error) {
+	p, err := c.k.start(c.ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	c.k.announceStart(p)
+	return link.ProcessParams{ProcessID: p.id}, nil
+}
+
+// callRead is the long poll: it answers when there is something new or the
+// wait is over.
+func callRead(c *conn, p *process, r link.ProcessReadParams) (any, error) {
+	var after, wait int64
+	if r.AfterSeq != nil {
+		after = *r.AfterSeq
+	}
+	if r.WaitMs != nil {
+		wait = *r.WaitMs
+	}
+	if after < 0 || wait < 0 {
+		return nil, invalid("afterSeq and waitMs cannot be negative")
+	}
+	size := defaultReadBytes
+	if r.MaxBytes != nil {
+		size = min(max(*r.MaxBytes, 1), maxReadBytes)
+	}
+	timer := time.NewTimer(min(time.Duration(wait)*time.Millisecond, link.MaxWait))
+	defer timer.Stop()
+	for {
+		v := p.spool.read(after, size)
+		if v.shut {
+			return nil, &link.Error{Code: link.CodeUnknownProcess, Message: fmt.Sprintf("process %q was removed", p.id)}
+		}
+		if v.news {
+			return c.readResult(v), nil
+		}
+		select {
+		case <-v.changed:
+		case <-timer.C:
+			return c.readResult(v), nil
+		case <-c.ctx.Done():
+			return nil, context.Cause(c.ctx)
+		}
+	}
+}
+
+func (c *conn) readResult(v view) link.ProcessReadResult {
+	r := link.ProcessReadResult{Chunks: make([]link.OutputChunk, len(v.chunks)), NextSeq: v.nextSeq, Closed: v.closed}
+	for i, ch := range v.chunks {
+		r.Chunks[i] = wireChunk(ch)
+	}
+	ours := link.ProcessReadSojourn{FirstSeq: v.firstSeq, DroppedBytes: v.dropped}
+	if e := v.exit; e != nil {
+		r.Exited, r.ExitCode = true, e.code
+		if e.failure != "" {
+			r.Failure = &e.failure
+		}
+		ours.Signal, ours.FailureKind = e.signal, e.kind
+		if c.foreign {
+			status := e.status()
+			r.ExitCode = &status
+		}
+	}
+	if !c.foreign {
+		r.Sojourn = &ours
+	}
+	return r
+}
+
+// status is the exit as one number, the way shells count.
+func (e *exit) status() int {
+	switch {
+	case e.code != nil:
+		return *e.code
+	case e.signal != "":
+		return 128 + int(unix.SignalNum(e.signal))
+	}
+	return 126 // nothing could be run
+}
+
+func callWrite(c *conn, w link.ProcessWriteParams) (any, error) {
+	p, err := c.k.find(w.ProcessID)
+	if err != nil {
+		return link.ProcessWriteResult{Status: link.WriteUnknownProcess}, nil
+	}
+	if len(w.Chunk) > link.MaxWriteBytes || len(w.WriteID) > maxProcessID {
+		return nil, invalid("a write has at most %d bytes and an id of %d", link.MaxWriteBytes, maxProcessID)
+	}
+	status, err := p.write(c.ctx, w.WriteID, w.Chunk)
+	return link.ProcessWriteResult{Status: status}, err
+}
+
+func callSignal(_ *conn, p *process, s link.SignalParams) (any, error) {
+	sig, err := parseSignal(s.Signal)
+	if err != nil {
+		return nil, err
+	}
+	return nil, p.signal(sig, s.Group, os.Getpid())
+}
+
+func callSignalTarget(c *conn, s link.SignalParams) (any, error) {
+	if s.Group == link.TargetAll {
+		sig, err := parseSignal(s.Signal)
+		if err != nil {
+			return nil, err
+		}
+		return nil, sendAll(sig)
+	}
+	p, err := c.k.find(s.ProcessID)
+	if err != nil {
+		return nil, err
+	}
+	return callSignal(c, p, s)
+}
+
+func callTerminate(c *conn, t link.TerminateParams) (any, error) {
+	p, err := c.k.find(t.ProcessID)
+	if err != nil {
+		return link.TerminateResult{}, nil // the public protocol: not running
+	}
+	var grace time.Duration
+	if t.Sojourn != nil {
+		if grace, err = graceOf(t.Sojourn.GraceMs); err != nil {
+			return nil, err
+		}
+	}
+	running := p.running()
+	return link.TerminateResult{Running: running}, p.terminate(grace, os.Getpid(), &c.k.wg)
+}
+
+func graceOf(ms int64) (time.Duration, error) {
+	if ms < 0 || ms > maxGrace.Milliseconds() {
+		return 0, invalid("graceMs must be between 0 and %d", maxGrace.Milliseconds())
+	}
+	return time.Duration(ms) * time.Millisecond, nil
+}
+
+func callList(c *conn, _ none) (any, error) {
+	r := link.ProcessListResult{Processes: []link.Process{}}
+	for _, p := range c.k.list() {
+		r.Processes = append(r.Processes, p.row())
+	}
+	return r, nil
+}
+
+func callResize(_ *conn, p *process, r link.ResizeParams) (any, error) {
+	if r.Rows == 0 || r.Cols == 0 {
+		return nil, invalid("a terminal has at least one row and one column")
+	}
+	if !p.isTTY {
+		return nil, invalid("process %q has no terminal", p.id)
+	}
+	c, _ := p.body()
+	if c == nil || c.tty == nil {
+		return nil, nil // a program, or one that has failed: nobody would see it
+	}
+	if err := pty.Setsize(c.tty, &pty.Winsize{Rows: r.Rows, Cols: r.Cols}); err != nil && p.running() {
+		return nil, fmt.Errorf("set terminal size: %w", err)
+	}
+	return nil, nil
+}

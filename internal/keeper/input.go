@@ -1,0 +1,156 @@
+package keeper
+
+import (
+	"context"
+	"sync"
+
+	"github.com/sojourn-dev/sojourn/internal/link"
+)
+
+const (
+	// inputBytes is how much input may wait for a process that does not read.
+	// One larger write is taken when nothing else waits.
+	inputBytes = 1 << 20
+	// writeIDs is how many write ids are remembered for each process.
+	writeIDs = 1024
+)
+
+// sink is where input goes. Abort makes a Write that hangs return.
+type sink interface {
+	Write(p []byte) (int, error)
+	Close() error
+	Abort()
+}
+
+// input is the queue in front of a process's stdin. run is its only consumer.
+type input struct {
+	mu      sync.Mutex
+	queue   [][]byte
+	queued  int // bytes in queue
+	closed  bool
+	seen    map[string]struct{}
+	ids     []string // ring of the ids in seen
+	oldest  int      // index into ids once it is full
+	changed chan struct{}
+}
+
+func newInput() *input {
+	return &input{seen: make(map[string]struct{}), changed: make(chan struct{})}
+}
+
+func (in *input) broadcastLocked() {
+	close(in.changed)
+	in.changed = make(chan struct{})
+}
+
+// write queues data once for each id and returns a Write word. It waits while
+// the queue is full; when ctx ends first, nothing has been taken.
+func (in *input) write(ctx context.Context, id string, data []byte) (string, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return "", context.Cause(ctx)
+		}
+		in.mu.Lock()
+		if _, ok := in.seen[id]; ok {
+			in.mu.Unlock()
+			return link.WriteAccepted, nil
+		}
+		if in.closed {
+			in.mu.Unlock()
+			return link.WriteStdinClosed, nil
+		}
+		if in.queued == 0 || in.queued+len(data) <= inputBytes {
+			in.takeLocked(id, data)
+			in.mu.Unlock()
+			return link.WriteAccepted, nil
+		}
+		changed := in.changed
+		in.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (in *input) takeLocked(id string, data []byte) {
+	if id != "" {
+		if len(in.ids) < writeIDs {
+			in.ids = append(in.ids, id)
+		} else {
+			delete(in.seen, in.ids[in.oldest])
+			in.ids[in.oldest] = id
+			in.oldest = (in.oldest + 1) % writeIDs
+		}
+		in.seen[id] = struct{}{}
+	}
+	if len(data) > 0 {
+		in.queue = append(in.queue, data)
+		in.queued += len(data)
+		in.broadcastLocked()
+	}
+}
+
+// close takes no more input; what is queued still goes out, then last (which
+// may be nil), then the end of file.
+func (in *input) close(last []byte) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.closed {
+		return
+	}
+	in.closed = true
+	if last != nil {
+		in.queue = append(in.queue, last)
+		in.queued += len(last)
+	}
+	in.broadcastLocked()
+}
+
+// abort drops what is queued.
+func (in *input) abort() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.closed, in.queue, in.queued = true, nil, 0
+	in.broadcastLocked()
+}
+
+// run feeds w until the input is closed and empty, or w takes no more. A
+// process that closes its stdin is not an error, so nothing is reported but
+// the closed state.
+func (in *input) run(w sink) {
+	for {
+		in.mu.Lock()
+		if len(in.queue) == 0 {
+			closed, changed := in.closed, in.changed
+			in.mu.Unlock()
+			if closed {
+				break
+			}
+			<-changed
+			continue
+		}
+		data := in.queue[0]
+		in.mu.Unlock()
+		if _, err := w.Write(data); err != nil {
+			in.abort()
+			break
+		}
+		in.taken(len(data))
+	}
+	_ = w.Close() // the reading end is the process's; nobody else can be told
+}
+
+// taken removes the first piece, which has gone out, so that only then does
+// its room count as free.
+func (in *input) taken(n int) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if len(in.queue) == 0 {
+		return // aborted meanwhile
+	}
+	in.queue[0] = nil
+	in.queue = in.queue[1:]
+	in.queued -= n
+	in.broadcastLocked()
+}

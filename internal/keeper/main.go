@@ -1,0 +1,145 @@
+package keeper
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sojourn-dev/sojourn/internal/link"
+)
+
+// tokenEnv carries the secret that proves to the driver who dials.
+const tokenEnv = "SOJOURN_KEEPER_TOKEN"
+
+// tokenBytes is the secret's length; on the wire it is twice as many hex digits.
+const tokenBytes = 32
+
+// The pauses between attempts to reach the driver.
+const (
+	minRedial = 20 * time.Millisecond
+	maxRedial = time.Second
+)
+
+// stopGrace is what processes get when the keeper itself is told to stop.
+const stopGrace = 5 * time.Second
+
+// Main is the keeper command: it dials the driver's socket for ever and serves
+// each connection. Its processes run on while there is none. It returns the
+// exit code.
+func Main(args []string) int {
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	flags := flag.NewFlagSet("keeper", flag.ContinueOnError)
+	socket := flags.String("socket", "", "Unix socket of the driver")
+	epoch := flags.Int64("epoch", 0, "oldest epoch accepted")
+	if err := flags.Parse(args); err != nil {
+		return 2
+	}
+	token, err := takeToken()
+	if err != nil {
+		log.Error("read keeper token", "err", err)
+		return 2
+	}
+	if *socket == "" {
+		log.Error("no --socket given")
+		return 2
+	}
+	// Processes of the sandbox may run as the same user; they must neither
+	// trace the keeper nor read its memory.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		log.Warn("hide keeper from other processes", "err", err)
+	}
+	k := New(Config{Epoch: *epoch, Init: os.Getpid() == 1, Log: log})
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
+	defer stop()
+	go func() {
+		<-ctx.Done() // ends with Main at the latest
+		k.shutdown(stopGrace)
+	}()
+	dial := func(ctx context.Context) (link.Transport, error) { return dialDriver(ctx, *socket, token) }
+	k.dialLoop(dial)
+	if err := k.Close(); err != nil {
+		log.Error("close keeper", "err", err)
+		return 1
+	}
+	return 0
+}
+
+// takeToken reads the secret and wipes it from the environment, from the
+// memory too that /proc/PID/environ shows.
+func takeToken() (string, error) {
+	value := os.Getenv(tokenEnv)
+	token := strings.Clone(value)
+	if err := os.Unsetenv(tokenEnv); err != nil {
+		return "", fmt.Errorf("unset %s: %w", tokenEnv, err)
+	}
+	if value != "" {
+		// The runtime keeps the strings that the kernel put on the stack, so
+		// these are the very bytes, and nobody holds value any more.
+		clear(unsafe.Slice(unsafe.StringData(value), len(value)))
+	}
+	if raw, err := hex.DecodeString(token); err != nil || len(raw) != tokenBytes {
+		return "", fmt.Errorf("%s must have %d hex digits", tokenEnv, 2*tokenBytes)
+	}
+	return token, nil
+}
+
+// dialDriver opens one connection and proves who dials.
+func dialDriver(ctx context.Context, socket, token string) (link.Transport, error) {
+	var d net.Dialer
+	nc, err := d.DialContext(ctx, "unix", socket)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := io.WriteString(nc, token+"\n"); err != nil {
+		return nil, errors.Join(err, nc.Close())
+	}
+	return link.Framed(nc), nil
+}
+
+// dialLoop serves one connection after another until a shutdown is over.
+func (k *Keeper) dialLoop(dial func(context.Context) (link.Transport, error)) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		select {
+		case <-k.Over():
+			cancel()
+		case <-stop:
+		}
+	}()
+	pause, silent := minRedial, false
+	for ctx.Err() == nil {
+		began := time.Now()
+		t, err := dial(ctx)
+		if err == nil {
+			silent = false
+			err = k.Serve(ctx, t)
+		}
+		if err != nil && ctx.Err() == nil && !silent {
+			k.log.Warn("link to the driver", "err", err)
+			silent = true // once is enough until it works again
+		}
+		if time.Since(began) > maxRedial {
+			pause = minRedial // that was a working connection
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+			pause = min(2*pause, maxRedial)
+		}
+	}
+}

@@ -1,0 +1,205 @@
+package keeper
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sojourn-dev/sojourn/internal/link"
+)
+
+// process is one process by its caller's name: a child of the operating
+// system, a program run in process, or a start that failed.
+type process struct {
+	id        string
+	argv      []string
+	isTTY     bool
+	retain    string
+	startedAt time.Time
+	spool     *spool
+	in        *input        // nil when stdin is empty
+	over      chan struct{} // closed when the output has ended
+
+	mu      sync.Mutex
+	child   *child        // nil unless this is a real process that was started
+	program *running      // nil unless this is a program
+	ended   bool          // the main process has been waited for
+	killing *time.Timer   // a terminate under way
+	killAt  time.Time     // when killing fires
+	swept   chan struct{} // closed when the kill is over; nil before a terminate
+}
+
+// attach gives the process its body.
+func (p *process) attach(c *child, r *running) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.child, p.program = c, r
+}
+
+func (p *process) body() (*child, *running) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.child, p.program
+}
+
+// fail ends a process that was never started.
+func (p *process) fail(e exit) {
+	if p.in != nil {
+		p.in.abort()
+	}
+	p.spool.finish(e)
+	p.spool.close()
+	close(p.over)
+}
+
+// supervise follows a child to its end. The main process decides: what it
+// left behind may hold the pipes for a short drain and no longer.
+func (p *process) supervise(c *child) {
+	ws, ok := <-c.status
+	p.mu.Lock()
+	p.ended = true
+	p.mu.Unlock()
+	e := exit{failure: "the exit status was taken by somebody else", kind: link.FailureFork}
+	if ok {
+		e = exitOf(ws)
+	}
+	p.spool.finish(e)
+	deadline := time.Now().Add(drainTime)
+	for _, pu := range c.pumps {
+		pu.expire(deadline)
+	}
+	if p.in != nil {
+		p.in.abort()
+		c.in.Abort()
+	}
+	for _, pu := range c.pumps {
+		<-pu.settled
+	}
+	p.spool.close()
+	close(p.over)
+}
+
+// running reports whether the main process has not ended.
+func (p *process) running() bool {
+	p.spool.mu.Lock()
+	defer p.spool.mu.Unlock()
+	return p.spool.exit == nil
+}
+
+// signal sends sig to a target.
+func (p *process) signal(sig unix.Signal, target string, self int) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.program != nil:
+		p.program.signal(sig)
+		return nil
+	case p.child == nil:
+		return nil
+	case target == link.TargetProcess && p.ended:
+		return nil // its number may belong to somebody else by now
+	}
+	return p.child.send(sig, target, self)
+}
+
+// terminate sends TERM to the whole tree and KILL after grace, the earliest
+// grace of several calls counting. It works on what an ended process left
+// behind too.
+func (p *process) terminate(grace time.Duration, self int, wg *sync.WaitGroup) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at := time.Now().Add(grace)
+	if p.killing != nil {
+		if at.Before(p.killAt) && p.killing.Stop() {
+			p.killAt = at
+			p.killing.Reset(max(grace, 0))
+		}
+		return nil
+	}
+	var err error
+	if grace > 0 {
+		switch {
+		case p.program != nil:
+			p.program.signal(unix.SIGTERM)
+		case p.child != nil:
+			_, err = p.child.sendTree(unix.SIGTERM, self)
+		}
+	}
+	p.killAt, p.swept = at, make(chan struct{})
+	wg.Add(1)
+	p.killing = time.AfterFunc(max(grace, 0), func() {
+		defer wg.Done()
+		defer close(p.swept)
+		p.kill(self)
+	})
+	return err
+}
+
+// killRounds bounds the sweeps of a kill; each finds what was forked during
+// the one before.
+const killRounds = 50
+
+// kill ends the tree at once and returns when nothing of it is left to find.
+func (p *process) kill(self int) {
+	c, r := p.body()
+	if r != nil {
+		r.signal(unix.SIGKILL)
+		return
+	}
+	if c == nil {
+		return
+	}
+	for range killRounds {
+		n, err := c.sendTree(unix.SIGKILL, self)
+		if err != nil || n == 0 {
+			return
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// release closes what the keeper still holds of an ended process.
+func (p *process) release() {
+	c, _ := p.body()
+	if c == nil {
+		return
+	}
+	for _, pu := range c.pumps {
+		pu.file.Close()
+	}
+}
+
+// closeStdin ends the input. A terminal cannot be half closed, so there the
+// end-of-file character is typed.
+func (p *process) closeStdin() {
+	if p.in == nil {
+		return
+	}
+	if p.isTTY {
+		p.in.close([]byte{4})
+		return
+	}
+	p.in.close(nil)
+}
+
+// write gives input to the process and returns a Write word.
+func (p *process) write(ctx context.Context, id string, data []byte) (string, error) {
+	if p.in == nil {
+		return link.WriteStdinClosed, nil
+	}
+	return p.in.write(ctx, id, data)
+}
+
+// row describes the process for a list.
+func (p *process) row() link.Process {
+	row := link.Process{
+		ProcessID: p.id, Argv: p.argv, TTY: p.isTTY, Retain: p.retain, StartedAtMs: p.startedAt.UnixMilli(),
+	}
+	p.spool.describe(&row)
+	if c, _ := p.body(); c != nil {
+		row.PID = c.pid
+	}
+	return row
+}

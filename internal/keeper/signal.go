@@ -1,0 +1,105 @@
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sojourn-dev/sojourn/internal/link"
+)
+
+// parseSignal reads "SIGTERM" or "TERM", and "interrupt" as the public
+// protocol says it.
+func parseSignal(name string) (unix.Signal, error) {
+	upper := strings.ToUpper(name)
+	if upper == "INTERRUPT" {
+		return unix.SIGINT, nil
+	}
+	if !strings.HasPrefix(upper, "SIG") {
+		upper = "SIG" + upper
+	}
+	if sig := unix.SignalNum(upper); sig != 0 {
+		return sig, nil
+	}
+	return 0, invalid("signal %q is not known", name)
+}
+
+func signalName(sig unix.Signal) string {
+	if name := unix.SignalName(sig); name != "" {
+		return name
+	}
+	return fmt.Sprintf("SIG%d", int(sig)) // the realtime signals have no names
+}
+
+// send signals a target of the child. That nobody is left to get it is no
+// error: the process may end at any moment anyway.
+func (c *child) send(sig unix.Signal, target string, self int) error {
+	var err error
+	switch target {
+	case link.TargetProcess:
+		err = unix.Kill(c.pid, sig)
+	case "", link.TargetGroup:
+		err = unix.Kill(-c.pid, sig)
+		if fg := c.foreground(); fg > 0 && fg != c.pid {
+			err = errors.Join(ignoreGone(err), unix.Kill(-fg, sig))
+		}
+	case link.TargetTree:
+		_, err = c.sendTree(sig, self)
+	default:
+		return invalid("target %q is not known", target)
+	}
+	return ignoreGone(err)
+}
+
+func ignoreGone(err error) error {
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	return err
+}
+
+// foreground is the process group that a terminal's keys go to, or 0.
+func (c *child) foreground() int {
+	if c.tty == nil {
+		return 0
+	}
+	raw, err := c.tty.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	group := 0
+	// A terminal that has been closed has no foreground.
+	_ = raw.Control(func(fd uintptr) {
+		if n, err := unix.IoctlGetInt(int(fd), unix.TIOCGPGRP); err == nil {
+			group = n
+		}
+	})
+	return group
+}
+
+// sendTree signals everything that the child has started and reports how many
+// processes that were.
+func (c *child) sendTree(sig unix.Signal, self int) (int, error) {
+	all, err := tasks()
+	if err != nil {
+		return 0, fmt.Errorf("list processes: %w", err)
+	}
+	tree := treeOf(all, c.pid, c.files, self)
+	for _, t := range tree {
+		if err := unix.Kill(t.pid, sig); err != nil && !errors.Is(err, unix.ESRCH) {
+			return len(tree), fmt.Errorf("signal process %d: %w", t.pid, err)
+		}
+	}
+	return len(tree), nil
+}
+
+// sendAll signals everything in the sandbox but the keeper.
+func sendAll(sig unix.Signal) error {
+	if os.Getpid() != 1 {
+		return &link.Error{Code: link.CodeUnsupported, Message: "signals to all processes: this keeper is not PID 1"}
+	}
+	return ignoreGone(unix.Kill(-1, sig))
+}

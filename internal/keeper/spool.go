@@ -1,0 +1,289 @@
+package keeper
+
+import (
+	"io"
+	"slices"
+	"sync"
+
+	"github.com/sojourn-dev/sojourn/internal/link"
+)
+
+const (
+	// chunkBytes is the most one chunk holds, and what a spool may go over its
+	// limit by.
+	chunkBytes = 64 << 10
+	// chunkCost is what a chunk weighs beside its bytes, so that many tiny
+	// writes cannot take more memory than the limit allows.
+	chunkCost = 128
+	// readChunks bounds the chunks of one read.
+	readChunks = 4096
+)
+
+// chunk is a piece of output. Once sealed it never changes, since somebody has
+// seen it; until then output of the same stream may be added to it.
+type chunk struct {
+	seq    int64
+	offset int64
+	stream string
+	data   []byte
+	sealed bool
+}
+
+// exit is how a process ended.
+type exit struct {
+	code    *int   // nil when a signal ended it or nothing was run
+	signal  string // "SIGKILL"
+	failure string // why it could not be started
+	kind    string // one of the link.Failure words
+}
+
+// spool holds the output of one process in order. Chunks, the exit and the
+// end each take a sequence number, from 1 on.
+type spool struct {
+	ack   bool  // keep everything until acknowledged, and make writers wait
+	limit int64 // bound on weight
+
+	mu        sync.Mutex
+	chunks    []chunk
+	nextSeq   int64
+	bytes     int64 // of the chunks held
+	offset    int64 // bytes ever appended
+	dropped   int64 // bytes a ring has let go unacknowledged
+	discarded int64 // bytes that came after the end
+	exit      *exit
+	exitSeq   int64
+	closed    bool
+	closedSeq int64
+	shut      bool          // removed: writers fail
+	changed   chan struct{} // closed and replaced at every change
+}
+
+func newSpool(ack bool, limit int64) *spool {
+	return &spool{ack: ack, limit: limit, nextSeq: 1, changed: make(chan struct{})}
+}
+
+func (s *spool) broadcastLocked() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+func (s *spool) weightLocked() int64 { return s.bytes + int64(len(s.chunks))*chunkCost }
+
+// append adds output of at most chunkBytes. On a full acknowledged spool it
+// waits for room. After the end it counts the bytes and drops them. It fails
+// with io.ErrClosedPipe when the process has been removed.
+func (s *spool) append(stream string, data []byte) error {
+	for {
+		s.mu.Lock()
+		switch {
+		case s.shut:
+			s.mu.Unlock()
+			return io.ErrClosedPipe
+		case s.closed:
+			s.discarded += int64(len(data))
+			s.mu.Unlock()
+			return nil
+		case !s.ack || s.weightLocked() < s.limit:
+			s.addLocked(stream, data)
+			s.mu.Unlock()
+			return nil
+		}
+		changed := s.changed
+		s.mu.Unlock()
+		<-changed
+	}
+}
+
+func (s *spool) addLocked(stream string, data []byte) {
+	if len(data) == 0 {
+		return
+	}
+	if !s.extendLocked(stream, data) {
+		s.chunks = append(s.chunks, chunk{
+			seq: s.nextSeq, offset: s.offset, stream: stream, data: slices.Clone(data),
+		})
+		s.nextSeq++
+	}
+	s.bytes += int64(len(data))
+	s.offset += int64(len(data))
+	for !s.ack && s.weightLocked() > s.limit && len(s.chunks) > 1 {
+		s.dropped += int64(len(s.chunks[0].data))
+		s.popLocked()
+	}
+	s.broadcastLocked()
+}
+
+// extendLocked adds data to the newest chunk if nobody has seen it yet.
+func (s *spool) extendLocked(stream string, data []byte) bool {
+	if len(s.chunks) == 0 {
+		return false
+	}
+	last := &s.chunks[len(s.chunks)-1]
+	if last.sealed || last.stream != stream || last.seq != s.nextSeq-1 || len(last.data)+len(data) > chunkBytes {
+		return false
+	}
+	last.data = append(last.data, data...)
+	return true
+}
+
+func (s *spool) popLocked() {
+	s.bytes -= int64(len(s.chunks[0].data))
+	s.chunks[0] = chunk{} // release the bytes; the slice lives on
+	s.chunks = s.chunks[1:]
+}
+
+// release drops the chunks up to and including seq.
+func (s *spool) release(seq int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(s.chunks)
+	for len(s.chunks) > 0 && s.chunks[0].seq <= seq {
+		s.popLocked()
+	}
+	if len(s.chunks) < n {
+		s.broadcastLocked()
+	}
+}
+
+// finish records how the process ended; only the first call counts.
+func (s *spool) finish(e exit) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.exit != nil {
+		return false
+	}
+	s.exit, s.exitSeq = &e, s.nextSeq
+	s.nextSeq++
+	s.broadcastLocked()
+	return true
+}
+
+// close ends the output.
+func (s *spool) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.closed, s.closedSeq = true, s.nextSeq
+	s.nextSeq++
+	s.broadcastLocked()
+}
+
+// remove forgets the output and fails whoever still writes.
+func (s *spool) remove() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.shut, s.chunks, s.bytes = true, nil, 0
+	s.broadcastLocked()
+}
+
+// discard counts bytes that came after the end.
+func (s *spool) discard(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.discarded += int64(n)
+}
+
+// view is what a read found.
+type view struct {
+	chunks    []chunk
+	nextSeq   int64
+	firstSeq  int64
+	dropped   int64
+	exit      *exit
+	exitSeq   int64
+	closed    bool // and no chunk is left after these
+	closedSeq int64
+	news      bool // there is something the reader has not seen
+	shut      bool
+	changed   <-chan struct{}
+}
+
+// read returns the chunks after a sequence number, up to maxBytes but at least
+// one. What it returns is sealed.
+func (s *spool) read(after int64, maxBytes int) view {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := view{
+		nextSeq: s.nextSeq, firstSeq: s.firstSeqLocked(), dropped: s.dropped,
+		exit: s.exit, exitSeq: s.exitSeq, closedSeq: s.closedSeq, shut: s.shut, changed: s.changed,
+	}
+	from, _ := slices.BinarySearchFunc(s.chunks, after+1, func(c chunk, seq int64) int { return int(c.seq - seq) })
+	to, total := from, 0
+	for to < len(s.chunks) && to-from < readChunks {
+		total += len(s.chunks[to].data)
+		if to > from && total > maxBytes {
+			break
+		}
+		s.chunks[to].sealed = true
+		to++
+	}
+	v.chunks = slices.Clone(s.chunks[from:to])
+	if to < len(s.chunks) {
+		v.nextSeq = s.chunks[to-1].seq + 1
+	}
+	v.closed = s.closed && to == len(s.chunks)
+	v.news = len(v.chunks) > 0 || v.closed || v.shut || (s.exit != nil && s.exitSeq > after)
+	return v
+}
+
+// last is the newest sequence number in use.
+func (s *spool) last() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.nextSeq - 1
+}
+
+func (s *spool) firstSeqLocked() int64 {
+	if len(s.chunks) > 0 {
+		return s.chunks[0].seq
+	}
+	return s.nextSeq
+}
+
+// weight is the memory the spool accounts for.
+func (s *spool) weight() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.weightLocked()
+}
+
+// describe fills in the spool's part of a list row.
+func (s *spool) describe(row *link.Process) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	row.FirstSeq, row.NextSeq = s.firstSeqLocked(), s.nextSeq
+	row.HeldBytes, row.DroppedBytes, row.DiscardedBytes = s.bytes, s.dropped, s.discarded
+	row.Closed = s.closed
+	if s.exit != nil {
+		row.Exited, row.ExitCode, row.Signal, row.Failure = true, s.exit.code, s.exit.signal, s.exit.failure
+	}
+}
+
+// stream writes one stream into a spool.
+type stream struct {
+	spool *spool
+	name  string
+}
+
+// Write implements io.Writer for programs that run in process.
+func (w stream) Write(p []byte) (int, error) {
+	n := 0
+	for piece := range slices.Chunk(p, chunkBytes) {
+		if w.spool.ended() {
+			return n, io.ErrClosedPipe
+		}
+		if err := w.spool.append(w.name, piece); err != nil {
+			return n, err
+		}
+		n += len(piece)
+	}
+	return n, nil
+}
+
+func (s *spool) ended() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed || s.shut
+}
