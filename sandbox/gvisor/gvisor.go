@@ -1,0 +1,93 @@
+package gvisor
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sojourn-dev/sojourn/sandbox"
+	"github.com/sojourn-dev/sojourn/sandbox/internal/local"
+)
+
+// Name is the driver's name in handles and settings.
+const Name = "gvisor"
+
+// Config says where a driver works. Both fields are needed.
+type Config struct {
+	// Dir is the driver's directory, absolute; it is made if it is not there.
+	Dir string
+	// Executable is our own executable, absolute. It must be statically linked,
+	// dispatch as IsReexec says, run a keeper for the argument "keeper", and stay
+	// as it is while sandboxes run.
+	Executable string
+}
+
+// Driver is a sandbox.Driver.
+type Driver struct {
+	machine *local.Machine
+}
+
+var _ sandbox.Driver = (*Driver)(nil)
+
+// Open returns the driver of a directory. It does not try whether gVisor works here;
+// Probe does.
+func Open(cfg Config) (*Driver, error) {
+	if !filepath.IsAbs(cfg.Executable) {
+		return nil, fmt.Errorf("open gvisor driver: executable %q is not absolute", cfg.Executable)
+	}
+	l := &launcher{dir: filepath.Clean(cfg.Dir), executable: cfg.Executable, rootless: !privileged()}
+	m, err := local.Open(Name, cfg.Dir, capabilities(l.rootless), l)
+	if err != nil {
+		return nil, err
+	}
+	return &Driver{machine: m}, nil
+}
+
+func capabilities(unprivileged bool) sandbox.Capabilities {
+	return sandbox.Capabilities{
+		Isolation:    sandbox.IsolationGVisor,
+		Exec:         true,
+		PTY:          true,
+		Networks:     []sandbox.Network{sandbox.NetworkNone},
+		Unprivileged: unprivileged,
+	}
+}
+
+// Name is "gvisor".
+func (d *Driver) Name() string { return Name }
+
+// Capabilities is what the driver can do on this machine.
+func (d *Driver) Capabilities() sandbox.Capabilities { return d.machine.Capabilities() }
+
+// Create makes a sandbox; see sandbox.Driver.
+func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
+	return d.machine.Create(ctx, spec)
+}
+
+// Recover takes a running sandbox over; see sandbox.Driver.
+func (d *Driver) Recover(ctx context.Context, h sandbox.Handle) (sandbox.Sandbox, error) {
+	return d.machine.Recover(ctx, h)
+}
+
+// List returns all sandboxes of the directory; see sandbox.Driver.
+func (d *Driver) List(ctx context.Context) ([]sandbox.Handle, error) { return d.machine.List(ctx) }
+
+// Remove destroys what is left of a sandbox; see sandbox.Driver.
+func (d *Driver) Remove(ctx context.Context, h sandbox.Handle) error { return d.machine.Remove(ctx, h) }
+
+// Close lets go of all sandboxes; they run on.
+func (d *Driver) Close() error { return d.machine.Close() }
+
+// privileged reports whether this process may do all that runsc does as root. If not,
+// runsc has to enter a user namespace of its own first.
+func privileged() bool {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if unix.Geteuid() != 0 || unix.Capget(&hdr, &data[0]) != nil {
+		return false
+	}
+	const need = 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_SYS_CHROOT | 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID
+	return data[0].Effective&need == need
+}

@@ -1,0 +1,60 @@
+package local
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/sojourn-dev/sojourn/sandbox"
+)
+
+// box is a sandbox that runs, or ran, under this machine.
+type box struct {
+	machine *Machine
+	cell    Cell
+	door    *Door
+	done    chan struct{}
+
+	once sync.Once
+	err  error // set before done is closed
+}
+
+func (b *box) Handle() sandbox.Handle { return b.cell.handle(b.machine.name) }
+
+func (b *box) Dirs() sandbox.Dirs {
+	return sandbox.Dirs{Workspace: b.cell.Workspace(), Home: b.cell.Home()}
+}
+
+func (b *box) Done() <-chan struct{} { return b.done }
+
+func (b *box) Err() error {
+	select {
+	case <-b.done:
+		return b.err
+	default:
+		return nil
+	}
+}
+
+func (b *box) Dial(ctx context.Context) (io.ReadWriteCloser, error) {
+	conn, err := b.door.Dial(ctx)
+	if gone := b.Err(); gone != nil {
+		if conn != nil {
+			conn.Close()
+		}
+		return nil, gone
+	}
+	return conn, err
+}
+
+func (b *box) Destroy(ctx context.Context) error { return b.machine.Remove(ctx, b.Handle()) }
+
+// finish says that the sandbox has ended and why; the first reason counts.
+func (b *box) finish(why string) {
+	b.once.Do(func() {
+		b.err = fmt.Errorf("sandbox %s: %s: %w", b.cell.name(), why, sandbox.ErrGone)
+		close(b.done)
+		b.door.Close()
+	})
+}

@@ -1,0 +1,193 @@
+package local
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sojourn-dev/sojourn/sandbox"
+)
+
+// recordName is the file in a cell's directory that holds its record.
+const recordName = "record.json"
+
+// recordVersion is the version of the record's form.
+const recordVersion = 1
+
+// Cell is one sandbox as it is on disk.
+type Cell struct {
+	Session string
+	Epoch   int64
+	// ID is 32 hexadecimal digits that no other sandbox on this machine has.
+	ID string
+	// Dir holds all of the cell; nobody but the server's user can enter it.
+	Dir string
+	// Record is the zero value in a cell that was never begun properly.
+	Record Record
+}
+
+// Record is what a cell's directory, and its handle, say about it.
+type Record struct {
+	Version int     `json:"version"`
+	ID      string  `json:"id"`
+	Token   string  `json:"token"`
+	Process Process `json:"process"` // zero until the sandbox runs
+}
+
+// Workspace is the host directory behind sandbox.WorkspacePath.
+func (c *Cell) Workspace() string { return filepath.Join(c.Dir, "workspace") }
+
+// Home is the host directory behind sandbox.HomePath.
+func (c *Cell) Home() string { return filepath.Join(c.Dir, "home") }
+
+// Run is the host directory behind sandbox.SocketDir.
+func (c *Cell) Run() string { return filepath.Join(c.Dir, "run") }
+
+// Private is a directory for the driver's own files, which the sandbox does not see.
+func (c *Cell) Private() string { return filepath.Join(c.Dir, "private") }
+
+// KeeperArgs is the command that runs as process 1 in the sandbox.
+func (c *Cell) KeeperArgs() []string {
+	return []string{
+		sandbox.KeeperPath, "keeper",
+		"--socket", sandbox.SocketDir + "/" + sandbox.SocketName,
+		"--epoch", strconv.FormatInt(c.Epoch, 10),
+	}
+}
+
+// KeeperEnv is the whole environment of process 1 in the sandbox.
+func (c *Cell) KeeperEnv() []string {
+	return []string{
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"HOME=" + sandbox.HomePath,
+		"TERM=dumb",
+		"LANG=C.UTF-8",
+		sandbox.TokenVariable + "=" + c.Record.Token,
+	}
+}
+
+func (c *Cell) name() string { return c.Session + "-" + strconv.FormatInt(c.Epoch, 10) }
+
+// parseName is the inverse of name. The last hyphen separates, because an epoch has
+// none.
+func parseName(name string) (session string, epoch int64, ok bool) {
+	session, digits, found := cutLast(name, "-")
+	if !found {
+		return "", 0, false
+	}
+	epoch, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || strconv.FormatInt(epoch, 10) != digits || sandbox.ValidateSession(session, epoch) != nil {
+		return "", 0, false
+	}
+	return session, epoch, true
+}
+
+// newCell describes a cell below the directory root, on disk or not.
+func newCell(root, session string, epoch int64) *Cell {
+	c := &Cell{Session: session, Epoch: epoch}
+	c.Dir = filepath.Join(root, c.name())
+	sum := sha256.Sum256([]byte(strings.Join([]string{root, session, strconv.FormatInt(epoch, 10)}, "\x00")))
+	c.ID = hex.EncodeToString(sum[:16])
+	return c
+}
+
+// begin makes the directory and the record; from then on the cell is listed.
+func (c *Cell) begin() error {
+	if err := os.Mkdir(c.Dir, 0o700); err != nil {
+		return fmt.Errorf("begin sandbox: %w", err)
+	}
+	c.Record = Record{Version: recordVersion, ID: c.ID, Token: NewToken()}
+	if err := c.save(); err != nil {
+		return err
+	}
+	for _, d := range []struct {
+		path string
+		mode os.FileMode
+	}{{c.Workspace(), 0o755}, {c.Home(), 0o755}, {c.Run(), 0o700}, {c.Private(), 0o700}} {
+		if err := os.Mkdir(d.path, d.mode); err != nil {
+			return fmt.Errorf("begin sandbox: %w", err)
+		}
+		if err := os.Chmod(d.path, d.mode); err != nil { // whatever the umask
+			return fmt.Errorf("begin sandbox: %w", err)
+		}
+	}
+	return nil
+}
+
+// save writes the record in one step.
+func (c *Cell) save() error {
+	path := filepath.Join(c.Dir, recordName)
+	if err := os.WriteFile(path+".new", c.data(), 0o600); err != nil {
+		return fmt.Errorf("write sandbox record: %w", err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return fmt.Errorf("write sandbox record: %w", err)
+	}
+	return nil
+}
+
+// load reads the record. A missing or broken record leaves it zero: then the cell
+// was never finished.
+func (c *Cell) load() {
+	b, err := os.ReadFile(filepath.Join(c.Dir, recordName))
+	if err != nil {
+		return
+	}
+	var r Record
+	if json.Unmarshal(b, &r) == nil && r.Version == recordVersion && r.ID == c.ID {
+		c.Record = r
+	}
+}
+
+// running reports whether the process of the record still runs.
+func (c *Cell) running() bool { return c.Record.Process.PID > 0 && c.Record.Process.Alive() }
+
+// data is the record in the form in which handles carry it.
+func (c *Cell) data() json.RawMessage {
+	b, err := json.Marshal(c.Record)
+	if err != nil {
+		panic(err) // strings and numbers
+	}
+	return b
+}
+
+func (c *Cell) handle(driver string) sandbox.Handle {
+	h := sandbox.Handle{Driver: driver, Session: c.Session, Epoch: c.Epoch}
+	if c.Record.ID != "" {
+		h.Data = c.data()
+	}
+	return h
+}
+
+// remove removes the cell's directory, its record last.
+func (c *Cell) remove() error {
+	entries, err := os.ReadDir(c.Dir)
+	if os.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("remove sandbox: %w", err)
+	}
+	for _, e := range entries {
+		if e.Name() == recordName {
+			continue
+		}
+		path := filepath.Join(c.Dir, e.Name())
+		if !e.IsDir() {
+			err = unix.Unlink(path)
+		} else {
+			err = RemoveTree(path)
+		}
+		if err != nil {
+			return fmt.Errorf("remove sandbox: %w", err)
+		}
+	}
+	return RemoveTree(c.Dir)
+}

@@ -1,0 +1,211 @@
+package local
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// pollWithoutPIDFD is how often a process is looked at on kernels older than 5.10,
+// which cannot report the end of a process that is not a child.
+const pollWithoutPIDFD = 250 * time.Millisecond
+
+// Process identifies a process of this machine for as long as the machine is up,
+// even when its id is used again.
+type Process struct {
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"` // clock ticks from boot to the start of the process
+	Boot  string `json:"boot"`  // the kernel's boot id
+}
+
+// FindProcess returns the identity of the process that has the id now. The error is
+// fs.ErrNotExist when there is none, or when it is dead and waits to be reaped.
+func FindProcess(pid int) (Process, error) {
+	start, err := startTime(pid)
+	if err != nil {
+		return Process{}, err
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return Process{}, fmt.Errorf("read boot id: %w", err)
+	}
+	return Process{PID: pid, Start: start, Boot: string(bytes.TrimSpace(boot))}, nil
+}
+
+// Alive reports whether the process still runs.
+func (p Process) Alive() bool {
+	now, err := FindProcess(p.PID)
+	return err == nil && now == p
+}
+
+// Kill sends SIGKILL to the process; it is no error when it has ended.
+func (p Process) Kill() error {
+	fd, err := unix.PidfdOpen(p.PID, 0)
+	if errors.Is(err, unix.ENOSYS) {
+		if !p.Alive() {
+			return nil
+		}
+		return ignoreESRCH(unix.Kill(p.PID, unix.SIGKILL))
+	}
+	if err != nil {
+		return ignoreESRCH(err)
+	}
+	defer unix.Close(fd)
+	if !p.Alive() { // the descriptor may be of a later process with the same id
+		return nil
+	}
+	return ignoreESRCH(unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0))
+}
+
+// Wait returns nil when the process has ended, or the cause of the end of ctx. It
+// reaps the process if it happens to be a child of this one.
+func (p Process) Wait(ctx context.Context) error {
+	err := p.waitPIDFD(ctx)
+	if errors.Is(err, errors.ErrUnsupported) {
+		err = p.waitPolling(ctx)
+	}
+	if err == nil {
+		_, _ = unix.Wait4(p.PID, nil, unix.WNOHANG, nil) // ECHILD when it is somebody else's
+	}
+	return err
+}
+
+func (p Process) waitPIDFD(ctx context.Context) error {
+	fd, err := unix.PidfdOpen(p.PID, unix.PIDFD_NONBLOCK)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("watch process %d: %w", p.PID, errors.ErrUnsupported)
+	}
+	f := os.NewFile(uintptr(fd), "pidfd")
+	defer f.Close()
+	if !p.Alive() {
+		return nil
+	}
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("watch process %d: %w", p.PID, err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	// The runtime's poller waits until the descriptor is readable, which it is
+	// from the moment the process ends.
+	err = conn.Read(func(fd uintptr) bool {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		return err == nil && n == 1
+	})
+	if ctx.Err() != nil && p.Alive() {
+		return context.Cause(ctx)
+	}
+	if err != nil && p.Alive() {
+		return fmt.Errorf("watch process %d: %w", p.PID, errors.ErrUnsupported)
+	}
+	return nil
+}
+
+func (p Process) waitPolling(ctx context.Context) error {
+	tick := time.NewTicker(pollWithoutPIDFD)
+	defer tick.Stop()
+	for p.Alive() {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
+// ProcessesNaming returns the processes that have an argument which contains id. An
+// unprivileged caller sees its own processes only.
+func ProcessesNaming(id string) ([]Process, error) {
+	dirs, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	var found []Process
+	for _, d := range dirs {
+		pid, err := strconv.Atoi(d.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		line, err := os.ReadFile(filepath.Join("/proc", d.Name(), "cmdline"))
+		if err != nil || !bytes.Contains(line, []byte(id)) {
+			continue
+		}
+		if p, err := FindProcess(pid); err == nil {
+			found = append(found, p)
+		}
+	}
+	return found, nil
+}
+
+// KillNaming ends all processes that have an argument which contains id, and those
+// that they start meanwhile, and returns when none is left.
+func KillNaming(ctx context.Context, id string) error {
+	for {
+		left, err := ProcessesNaming(id)
+		if err != nil || len(left) == 0 {
+			return err
+		}
+		for _, p := range left {
+			if err := p.Kill(); err != nil {
+				return fmt.Errorf("kill process %d: %w", p.PID, err)
+			}
+		}
+		for _, p := range left {
+			if err := p.Wait(ctx); err != nil {
+				return fmt.Errorf("wait for process %d to end: %w", p.PID, err)
+			}
+		}
+	}
+}
+
+// startTime returns field 22 of /proc/PID/stat. A zombie does not exist.
+func startTime(pid int) (uint64, error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if errors.Is(err, unix.ESRCH) {
+		err = fs.ErrNotExist
+	}
+	if err != nil {
+		return 0, fmt.Errorf("find process %d: %w", pid, err)
+	}
+	// The name, field 2, is in parentheses and can hold anything, also parentheses.
+	_, rest, _ := cutLast(string(b), ") ")
+	fields := strings.Fields(rest)
+	if len(fields) < 20 {
+		return 0, fmt.Errorf("find process %d: its stat is %.200q", pid, b)
+	}
+	if state := fields[0]; state == "Z" || state == "X" {
+		return 0, fmt.Errorf("find process %d: it is dead: %w", pid, fs.ErrNotExist)
+	}
+	start, err := strconv.ParseUint(fields[19], 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("find process %d: %w", pid, err)
+	}
+	return start, nil
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
+}
+
+func ignoreESRCH(err error) error {
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	return err
+}
