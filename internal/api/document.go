@@ -33,16 +33,17 @@ func (s *Service) streamResponse(page any) *huma.Response {
 }
 
 // Document serves the OpenAPI document of the operations registered so far at
-// path, to anyone, and returns it. replace gives schemas another form in the
-// document than the one that requests are validated with.
-func (s *Service) Document(path string, replace map[string]*huma.Schema) ([]byte, error) {
+// path, to anyone, and returns it.
+func (s *Service) Document(path string) ([]byte, error) {
 	schemas := s.api.OpenAPI().Components.Schemas.Map()
 	validated := maps.Clone(schemas)
-	maps.Copy(schemas, replace)
-	text, err := s.api.OpenAPI().YAML()
-	for name := range replace {
-		delete(schemas, name)
+	for name, schema := range documented {
+		if _, used := schemas[name]; used {
+			schemas[name] = schema
+		}
 	}
+	text, err := s.api.OpenAPI().YAML()
+	clear(schemas)
 	maps.Copy(schemas, validated)
 	if err != nil {
 		return nil, fmt.Errorf("write the OpenAPI document of contract %s: %w", s.c.Contract.Name, err)

@@ -29,7 +29,7 @@ func (f *failure) Schema(huma.Registry) *huma.Schema { return &huma.Schema{} }
 // hooks makes huma's errors ours. They are variables of its package, so they are
 // set once; which contract answers is found through the request.
 var hooks = sync.OnceFunc(func() {
-	huma.ValidateStrictCasing = true
+	huma.ValidateStrictCasing, huma.DefaultArrayNullable = true, false
 	huma.NewError = func(status int, message string, errs ...error) huma.StatusError {
 		return &failure{problem: Problem{Status: status, Message: message}}
 	}

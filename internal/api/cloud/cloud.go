@@ -7,8 +7,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/internal/api"
 	"github.com/sojourn-dev/sojourn/internal/engine"
@@ -89,7 +87,7 @@ func build(e Engine, auth api.Authenticator, c Config) (*api.Service, []byte) {
 	h.interactions(s)
 	h.events(s)
 	h.workspace(s)
-	text, err := s.Document(DocumentPath, map[string]*huma.Schema{"Input": inputSchema})
+	text, err := s.Document(DocumentPath)
 	if err != nil { // the document is made of constants
 		panic(fmt.Errorf("build contract cloud: %w", err))
 	}

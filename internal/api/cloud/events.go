@@ -18,9 +18,9 @@ import (
 const maxPageBytes = 8 << 20
 
 type eventsInput struct {
-	sessionPath
+	SessionPath
 	Limit       int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"Of a page; a stream does not look at it."`
-	After       string `query:"after" pattern:"" doc:"The sequence number of the last event that you have; 0 or absent for the whole log."`
+	After       string `query:"after" doc:"The sequence number of the last event that you have; 0 or absent for the whole log."`
 	LastEventID string `header:"Last-Event-ID" doc:"The same; when both are sent it wins and after is not looked at."`
 	Accept      string `header:"Accept" hidden:"true"`
 }
@@ -92,7 +92,7 @@ func event(e sojourn.Event) Event {
 	return Event{
 		ID: string(e.Session) + ":" + strconv.FormatInt(e.Seq, 10), Sequence: e.Seq, SessionID: string(e.Session),
 		TurnID: string(e.Turn), RunID: string(e.Run), Type: "wamp." + string(e.Type),
-		OccurredAt: instant(e.At), Data: data(e),
+		OccurredAt: api.Instant(e.At), Data: data(e),
 	}
 }
 

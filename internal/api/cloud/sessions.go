@@ -9,18 +9,18 @@ import (
 	"github.com/sojourn-dev/sojourn/internal/engine"
 )
 
-// sessionPath is the path parameter of most calls.
-type sessionPath struct {
+// SessionPath is the path parameter of most calls.
+type SessionPath struct {
 	SessionID string `path:"sessionId"`
 }
 
-// idempotent is the header of the calls that make something.
-type idempotent struct {
+// Idempotent is the header of the calls that make something.
+type Idempotent struct {
 	Key string `header:"Idempotency-Key" maxLength:"255" doc:"Makes a repetition of the same call harmless."`
 }
 
 // of reads the header for the command that the values say everything about.
-func (i idempotent) of(command ...any) (engine.Idempotency, error) {
+func (i Idempotent) of(command ...any) (engine.Idempotency, error) {
 	key, hash, err := api.Idempotency(i.Key, command...)
 	return engine.Idempotency{Key: key, Hash: hash}, err
 }
@@ -49,7 +49,7 @@ type CreateSessionBody struct {
 
 // InitialTurn is a turn that is submitted with its session.
 type InitialTurn struct {
-	Input Input `json:"input"`
+	Input api.Input `json:"input"`
 }
 
 // CreatedSessionBody is a new session, with what its initial turn made.
@@ -60,7 +60,7 @@ type CreatedSessionBody struct {
 }
 
 type createSessionInput struct {
-	idempotent
+	Idempotent
 	Body *CreateSessionBody
 }
 
@@ -108,7 +108,7 @@ func (h *handler) createSession(ctx context.Context, in *createSessionInput) (*c
 	if in.Body == nil {
 		in.Body = &CreateSessionBody{}
 	}
-	idem, err := in.of("createSession", in.Body)
+	idem, err := in.of("cloud.createSession", in.Body)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +117,7 @@ func (h *handler) createSession(ctx context.Context, in *createSessionInput) (*c
 		Runtime: in.Body.Runtime, Metadata: in.Body.Metadata, Idempotency: idem,
 	}
 	if in.Body.InitialTurn != nil {
-		create.InitialTurn = in.Body.InitialTurn.Input.domain()
+		create.InitialTurn = in.Body.InitialTurn.Input.Parts()
 	}
 	created, err := h.engine.CreateSession(ctx, create)
 	if err != nil {
@@ -126,10 +126,10 @@ func (h *handler) createSession(ctx context.Context, in *createSessionInput) (*c
 	out := &createSessionOutput{Location: "/v1/sessions/" + string(created.Facts.Session.ID)}
 	out.Body.Session = session(created.Facts, h.engine.Now())
 	if created.Turn != nil {
-		out.Body.Turn = pointer(turn(*created.Turn))
+		out.Body.Turn = new(turn(*created.Turn))
 	}
 	if created.Run != nil {
-		out.Body.Run = pointer(run(*created.Run, created.Facts.Open))
+		out.Body.Run = new(run(*created.Run, created.Facts.Open))
 	}
 	return out, nil
 }
@@ -139,7 +139,7 @@ func (h *handler) listSessions(ctx context.Context, in *listSessionsInput) (*lis
 		Project: api.Caller(ctx).Project, Contract: sojourn.ContractCloud, After: in.Cursor, Limit: in.Limit,
 	}
 	if in.Archived != "" {
-		q.Archived = pointer(in.Archived == "true")
+		q.Archived = new(in.Archived == "true")
 	}
 	page, err := h.engine.Sessions(ctx, q)
 	if err != nil {
@@ -153,10 +153,10 @@ func (h *handler) listSessions(ctx context.Context, in *listSessionsInput) (*lis
 	return out, nil
 }
 
-func (h *handler) getSession(ctx context.Context, in *sessionPath) (*sessionOutput, error) {
+func (h *handler) getSession(ctx context.Context, in *SessionPath) (*sessionOutput, error) {
 	return h.sessionOutput(h.engine.Session(ctx, ref(ctx, in.SessionID)))
 }
 
-func (h *handler) archiveSession(ctx context.Context, in *sessionPath) (*sessionOutput, error) {
+func (h *handler) archiveSession(ctx context.Context, in *SessionPath) (*sessionOutput, error) {
 	return h.sessionOutput(h.engine.Archive(ctx, ref(ctx, in.SessionID)))
 }

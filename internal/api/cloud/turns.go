@@ -12,12 +12,12 @@ import (
 
 // SubmitTurnBody is what a turn is submitted with.
 type SubmitTurnBody struct {
-	Input Input `json:"input"`
+	Input api.Input `json:"input"`
 }
 
 type submitTurnInput struct {
-	sessionPath
-	idempotent
+	SessionPath
+	Idempotent
 	Body SubmitTurnBody
 }
 
@@ -29,18 +29,18 @@ type SubmittedBody struct {
 
 type submittedOutput struct{ Body SubmittedBody }
 
-type turnPath struct {
-	sessionPath
+type turnInput struct {
+	SessionPath
 	TurnID string `path:"turnId"`
 }
 
-type runPath struct {
-	sessionPath
+type runInput struct {
+	SessionPath
 	RunID string `path:"runId"`
 }
 
 type pageInput struct {
-	sessionPath
+	SessionPath
 	Limit  int    `query:"limit" minimum:"1" maximum:"100" default:"50"`
 	Cursor string `query:"cursor" doc:"The nextCursor of the page before."`
 }
@@ -106,11 +106,11 @@ func (h *handler) turns(s *api.Service) {
 }
 
 func (h *handler) submitTurn(ctx context.Context, in *submitTurnInput) (*submittedOutput, error) {
-	idem, err := in.of("submitTurn", in.SessionID, in.Body)
+	idem, err := in.of("cloud.submitTurn", in.SessionID, in.Body)
 	if err != nil {
 		return nil, err
 	}
-	done, err := h.engine.Submit(ctx, ref(ctx, in.SessionID), engine.Submit{Input: in.Body.Input.domain(), Idempotency: idem})
+	done, err := h.engine.Submit(ctx, ref(ctx, in.SessionID), engine.Submit{Input: in.Body.Input.Parts(), Idempotency: idem})
 	if err != nil {
 		return nil, err
 	}
@@ -139,7 +139,7 @@ func (h *handler) listTurns(ctx context.Context, in *pageInput) (*turnsOutput, e
 	return out, nil
 }
 
-func (h *handler) getTurn(ctx context.Context, in *turnPath) (*turnOutput, error) {
+func (h *handler) getTurn(ctx context.Context, in *turnInput) (*turnOutput, error) {
 	t, err := h.engine.Turn(ctx, ref(ctx, in.SessionID), sojourn.TurnID(in.TurnID))
 	if err != nil {
 		return nil, err
@@ -167,12 +167,12 @@ func (h *handler) listRuns(ctx context.Context, in *pageInput) (*runsOutput, err
 	return out, nil
 }
 
-func (h *handler) getRun(ctx context.Context, in *runPath) (*runOutput, error) {
+func (h *handler) getRun(ctx context.Context, in *runInput) (*runOutput, error) {
 	r, err := h.engine.RunByID(ctx, ref(ctx, in.SessionID), sojourn.RunID(in.RunID))
 	return h.runOutput(ctx, in.SessionID, r, err)
 }
 
-func (h *handler) cancelRun(ctx context.Context, in *runPath) (*runOutput, error) {
+func (h *handler) cancelRun(ctx context.Context, in *runInput) (*runOutput, error) {
 	r, err := h.engine.Cancel(ctx, ref(ctx, in.SessionID), sojourn.RunID(in.RunID))
 	return h.runOutput(ctx, in.SessionID, r, err)
 }

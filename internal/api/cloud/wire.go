@@ -7,23 +7,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/sojourn-dev/sojourn"
+	"github.com/sojourn-dev/sojourn/internal/api"
 )
-
-// Time is an instant on the wire: UTC with milliseconds.
-type Time string
-
-// Schema documents the form.
-func (Time) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Type: huma.TypeString, Format: "date-time", Examples: []any{"2026-08-11T10:04:00.000Z"}}
-}
-
-// instant projects t; the zero time becomes "", which is left out.
-func instant(t time.Time) Time {
-	if t.IsZero() {
-		return ""
-	}
-	return Time(t.UTC().Format("2006-01-02T15:04:05.000Z"))
-}
 
 // Session is the durable record of one agent's work.
 type Session struct {
@@ -31,9 +16,9 @@ type Session struct {
 	Title        string            `json:"title,omitempty"`
 	Runtime      string            `json:"runtime" doc:"The agent program that runs the session's turns."`
 	Metadata     map[string]string `json:"metadata,omitempty"`
-	CreatedAt    Time              `json:"createdAt"`
-	UpdatedAt    Time              `json:"updatedAt"`
-	ArchivedAt   Time              `json:"archivedAt,omitempty"`
+	CreatedAt    api.Time          `json:"createdAt"`
+	UpdatedAt    api.Time          `json:"updatedAt"`
+	ArchivedAt   api.Time          `json:"archivedAt,omitempty"`
 	Workspace    Workspace         `json:"workspace"`
 	Continuation Continuation      `json:"continuation"`
 	ActiveRun    ActiveRun         `json:"activeRun" doc:"The run that has not ended, or null."`
@@ -43,8 +28,8 @@ type Session struct {
 
 // Workspace is what a session shows of its compute.
 type Workspace struct {
-	State     string `json:"state" enum:"unavailable,attached,expired"`
-	ExpiresAt Time   `json:"expiresAt,omitempty" doc:"The deadline truly in force when attached; it moves while the workspace is in use. In the past when expired."`
+	State     string   `json:"state" enum:"unavailable,attached,expired"`
+	ExpiresAt api.Time `json:"expiresAt,omitempty" doc:"The deadline truly in force when attached; it moves while the workspace is in use. In the past when expired."`
 }
 
 // Continuation is what a further turn would get.
@@ -83,11 +68,11 @@ func (ActiveRun) Schema(huma.Registry) *huma.Schema {
 
 // Turn is one unit of work.
 type Turn struct {
-	ID          string `json:"id"`
-	SessionID   string `json:"sessionId"`
-	Number      int64  `json:"number" doc:"1 for the first turn of the session."`
-	Input       []Part `json:"input"`
-	SubmittedAt Time   `json:"submittedAt"`
+	ID          string     `json:"id"`
+	SessionID   string     `json:"sessionId"`
+	Number      int64      `json:"number" doc:"1 for the first turn of the session."`
+	Input       []api.Part `json:"input"`
+	SubmittedAt api.Time   `json:"submittedAt"`
 }
 
 // Run is one execution of one turn.
@@ -96,10 +81,10 @@ type Run struct {
 	SessionID         string    `json:"sessionId"`
 	TurnID            string    `json:"turnId"`
 	State             string    `json:"state" enum:"queued,provisioning,running,awaiting_interaction,completed,failed,crashed,cancelled"`
-	QueuedAt          Time      `json:"queuedAt"`
-	StartedAt         Time      `json:"startedAt,omitempty"`
-	EndedAt           Time      `json:"endedAt,omitempty"`
-	CancelRequestedAt Time      `json:"cancelRequestedAt,omitempty"`
+	QueuedAt          api.Time  `json:"queuedAt"`
+	StartedAt         api.Time  `json:"startedAt,omitempty"`
+	EndedAt           api.Time  `json:"endedAt,omitempty"`
+	CancelRequestedAt api.Time  `json:"cancelRequestedAt,omitempty"`
 	StopReason        string    `json:"stopReason,omitempty" doc:"The agent's word for why the turn ended, or execution_deadline, workspace_lost, turn_deadline, agent_exited, cancelled."`
 	LastError         *RunError `json:"lastError,omitempty"`
 }
@@ -119,8 +104,8 @@ type Interaction struct {
 	State       string          `json:"state" enum:"open,answered,expired,withdrawn"`
 	Request     json.RawMessage `json:"request,omitempty" doc:"What is asked, as the agent put it."`
 	Options     []Option        `json:"options,omitempty" doc:"The offered answers."`
-	RequestedAt Time            `json:"requestedAt"`
-	EndedAt     Time            `json:"endedAt,omitempty"`
+	RequestedAt api.Time        `json:"requestedAt"`
+	EndedAt     api.Time        `json:"endedAt,omitempty"`
 	Answer      *Answer         `json:"answer,omitempty"`
 	Reason      string          `json:"reason,omitempty" doc:"Why it can no longer be answered: workspace_lost, run_ended, withdrawn."`
 }
@@ -146,7 +131,7 @@ type Event struct {
 	TurnID     string          `json:"turnId,omitempty"`
 	RunID      string          `json:"runId,omitempty"`
 	Type       string          `json:"type"`
-	OccurredAt Time            `json:"occurredAt"`
+	OccurredAt api.Time        `json:"occurredAt"`
 	Data       json.RawMessage `json:"data"`
 }
 
@@ -155,23 +140,21 @@ func session(f sojourn.Facts, now time.Time) Session {
 	s := f.Session
 	out := Session{
 		ID: string(s.ID), Title: s.Title, Runtime: s.Runtime, Metadata: s.Metadata,
-		CreatedAt: instant(s.CreatedAt), UpdatedAt: instant(s.UpdatedAt), ArchivedAt: instant(s.ArchivedAt),
+		CreatedAt: api.Instant(s.CreatedAt), UpdatedAt: api.Instant(s.UpdatedAt), ArchivedAt: api.Instant(s.ArchivedAt),
 		Workspace: workspace(f.Workspace(now)), Continuation: continuation(f.Continuation(now)),
 	}
 	if f.Active != nil {
-		out.ActiveRun.Run = pointer(run(*f.Active, f.Open))
+		out.ActiveRun.Run = new(run(*f.Active, f.Open))
 	}
 	if f.Last != nil {
-		out.LastRun = pointer(run(*f.Last, f.Open))
+		out.LastRun = new(run(*f.Last, f.Open))
 		out.LastError = out.LastRun.LastError
 	}
 	return out
 }
 
-func pointer[T any](v T) *T { return &v }
-
 func workspace(w sojourn.Workspace) Workspace {
-	return Workspace{State: string(w.State), ExpiresAt: instant(w.ExpiresAt)}
+	return Workspace{State: string(w.State), ExpiresAt: api.Instant(w.ExpiresAt)}
 }
 
 func continuation(c sojourn.Continuation) Continuation {
@@ -185,7 +168,7 @@ func continuation(c sojourn.Continuation) Continuation {
 func turn(t sojourn.Turn) Turn {
 	return Turn{
 		ID: string(t.ID), SessionID: string(t.Session), Number: t.Number,
-		Input: parts(t.Input), SubmittedAt: instant(t.SubmittedAt),
+		Input: api.Parts(t.Input), SubmittedAt: api.Instant(t.SubmittedAt),
 	}
 }
 
@@ -193,8 +176,8 @@ func turn(t sojourn.Turn) Turn {
 func run(r sojourn.Run, open []sojourn.Interaction) Run {
 	out := Run{
 		ID: string(r.ID), SessionID: string(r.Session), TurnID: string(r.Turn), State: runState(r, open),
-		QueuedAt: instant(r.QueuedAt), StartedAt: instant(r.StartedAt), EndedAt: instant(r.EndedAt),
-		CancelRequestedAt: instant(r.CancelAt),
+		QueuedAt: api.Instant(r.QueuedAt), StartedAt: api.Instant(r.StartedAt), EndedAt: api.Instant(r.EndedAt),
+		CancelRequestedAt: api.Instant(r.CancelAt),
 	}
 	if r.State.Terminal() {
 		out.StopReason = r.StopReason
@@ -226,7 +209,7 @@ func runState(r sojourn.Run, open []sojourn.Interaction) string {
 func interaction(i sojourn.Interaction) Interaction {
 	out := Interaction{
 		ID: string(i.ID), SessionID: string(i.Session), RunID: string(i.Run), Kind: i.Kind, State: string(i.State),
-		Request: i.Request, RequestedAt: instant(i.OpenedAt), EndedAt: instant(i.EndedAt), Reason: i.Reason,
+		Request: i.Request, RequestedAt: api.Instant(i.OpenedAt), EndedAt: api.Instant(i.EndedAt), Reason: i.Reason,
 	}
 	for _, o := range i.Options {
 		out.Options = append(out.Options, Option{OptionID: o.ID, Name: o.Name, Kind: o.Kind})

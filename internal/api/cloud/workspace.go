@@ -93,7 +93,7 @@ func (h *handler) workspace(s *api.Service) {
 	}, h.getCapabilities)
 }
 
-func (h *handler) ensureWorkspace(ctx context.Context, in *sessionPath) (*sessionOutput, error) {
+func (h *handler) ensureWorkspace(ctx context.Context, in *SessionPath) (*sessionOutput, error) {
 	return h.sessionOutput(h.engine.EnsureWorkspace(ctx, ref(ctx, in.SessionID), h.config.WorkspaceWait))
 }
 

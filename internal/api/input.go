@@ -1,4 +1,4 @@
-package cloud
+package api
 
 import (
 	"bytes"
@@ -15,7 +15,7 @@ type Part struct {
 	Type     string `json:"type" enum:"text,image,file"`
 	Text     string `json:"text,omitempty" doc:"Of a text part."`
 	MimeType string `json:"mimeType,omitempty" maxLength:"255" doc:"Of an image or file part."`
-	Data     string `json:"data,omitempty" contentEncoding:"base64" doc:"Of an image or file part."`
+	Data     string `json:"data,omitempty" encoding:"base64" doc:"Of an image or file part."`
 	Name     string `json:"name,omitempty" maxLength:"1024" doc:"Of a file part."`
 }
 
@@ -35,15 +35,17 @@ var (
 	partsSchema   = partsRegistry.Schema(reflect.TypeFor[[]Part](), true, "")
 )
 
-// inputSchema is what the document says about an [Input]. Requests are not
-// validated with it: of a choice that does not match, a validator can only say
-// that, and [Input.Resolve] says where.
+// documented is what the document says about schemas that requests are not
+// validated with: of a choice that does not match, a validator can only say
+// that, where [Input.Resolve] says what and where.
+var documented = map[string]*huma.Schema{inputRef: inputSchema}
+
 var inputSchema = &huma.Schema{
 	Description: "The parts of the input, or a string that stands for one text part.",
 	OneOf: []*huma.Schema{
-		{Type: huma.TypeString, MinLength: pointer(1)},
+		{Type: huma.TypeString, MinLength: new(1)},
 		{
-			Type: huma.TypeArray, MinItems: pointer(1), MaxItems: pointer(sojourn.MaxInputParts),
+			Type: huma.TypeArray, MinItems: new(1), MaxItems: new(sojourn.MaxInputParts),
 			Items: &huma.Schema{Ref: "#/components/schemas/Part"},
 		},
 	},
@@ -93,8 +95,8 @@ func (in *Input) Resolve(_ huma.Context, at *huma.PathBuffer) []error {
 	return res.Errors
 }
 
-// domain returns the parts as the engine takes them.
-func (in Input) domain() []sojourn.Part {
+// Parts returns the parts as the engine takes them.
+func (in Input) Parts() []sojourn.Part {
 	out := make([]sojourn.Part, len(in.parts))
 	for i, p := range in.parts {
 		out[i] = sojourn.Part(p)
@@ -102,8 +104,8 @@ func (in Input) domain() []sojourn.Part {
 	return out
 }
 
-// parts projects the parts of a turn.
-func parts(in []sojourn.Part) []Part {
+// Parts projects the parts of a turn.
+func Parts(in []sojourn.Part) []Part {
 	out := make([]Part, len(in))
 	for i, p := range in {
 		out[i] = Part(p)

@@ -1,0 +1,96 @@
+package operator
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/sojourn-dev/sojourn"
+	"github.com/sojourn-dev/sojourn/internal/api"
+)
+
+// maxPageBytes bounds the data of one page of events; a page has at least one.
+const maxPageBytes = 8 << 20
+
+type eventsInput struct {
+	SessionPath
+	Limit       int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"Of a page; a stream does not look at it."`
+	After       string `query:"after" doc:"The sequence number of the last event that you have; 0 or absent for the whole log."`
+	LastEventID string `header:"Last-Event-ID" doc:"The same; when both are sent it wins and after is not looked at."`
+	Accept      string `header:"Accept" hidden:"true"`
+}
+
+// EventsBody is a page of events.
+type EventsBody struct {
+	Events    []Event `json:"events"`
+	NextAfter *int64  `json:"nextAfter,omitempty" doc:"The after of the next page; absent when the log ends here for now."`
+}
+
+func (h *handler) events(s *api.Service) {
+	api.Register(s, api.Operation{
+		ID: "listEvents", Method: http.MethodGet, Path: "/operator/v1/sessions/{sessionId}/events",
+		Summary: "Read or follow the event log", Page: EventsBody{},
+		Description: "With \"Accept: text/event-stream\" the answer is a stream: what is in the log behind the cursor, then what happens, each event once. " +
+			"After a cut, resume with Last-Event-ID. A cursor that is no number, or beyond the end of the log, is refused.",
+	}, h.listEvents)
+}
+
+func (h *handler) listEvents(ctx context.Context, in *eventsInput) (*huma.StreamResponse, error) {
+	r := api.HTTP(ctx)
+	after, err := api.After(r)
+	if err != nil {
+		return nil, err
+	}
+	at := ref(ctx, in.SessionID)
+	if api.WantsStream(r) {
+		cursor, err := h.engine.Follow(ctx, at, after)
+		if err != nil {
+			return nil, err
+		}
+		return &huma.StreamResponse{Body: func(hc huma.Context) {
+			r, w := humago.Unwrap(hc)
+			api.Stream(w, r, cursor, "operator", frame)
+		}}, nil
+	}
+	found, head, err := h.engine.Events(ctx, at, after, in.Limit)
+	if err != nil {
+		return nil, err
+	}
+	body := page(found, head)
+	return &huma.StreamResponse{Body: func(hc huma.Context) {
+		hc.SetHeader("Content-Type", "application/json")
+		hc.SetStatus(http.StatusOK)
+		if err := json.NewEncoder(hc.BodyWriter()).Encode(body); err != nil {
+			panic(http.ErrAbortHandler) // the reader is gone
+		}
+	}}, nil
+}
+
+// page projects events that were read from a log that ends at head.
+func page(found []sojourn.Event, head int64) EventsBody {
+	body := EventsBody{Events: []Event{}}
+	size := 0
+	for _, e := range found {
+		if size += len(e.Data); size > maxPageBytes && len(body.Events) > 0 {
+			break
+		}
+		body.Events = append(body.Events, event(e))
+	}
+	if n := len(body.Events); n > 0 && body.Events[n-1].Sequence < head {
+		body.NextAfter = &body.Events[n-1].Sequence
+	}
+	return body
+}
+
+// frame encodes an event for streams.
+func frame(e sojourn.Event) []byte {
+	text, err := json.Marshal(event(e))
+	if err != nil { // the payload is not JSON: it still has its place in the log
+		e.Data = nil
+		text, _ = json.Marshal(event(e))
+	}
+	return api.EncodeFrame(e.Seq, string(e.Type), text)
+}

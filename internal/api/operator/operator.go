@@ -1,0 +1,106 @@
+package operator
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/sojourn-dev/sojourn"
+	"github.com/sojourn-dev/sojourn/internal/api"
+	"github.com/sojourn-dev/sojourn/internal/auth"
+	"github.com/sojourn-dev/sojourn/internal/engine"
+	"github.com/sojourn-dev/sojourn/internal/hub"
+)
+
+// Engine is what this contract needs of the engine.
+type Engine interface {
+	Now() time.Time
+	CreateSession(context.Context, engine.Create) (engine.Created, error)
+	Session(context.Context, engine.Ref) (sojourn.Facts, error)
+	Sessions(context.Context, engine.SessionQuery) (engine.SessionPage, error)
+	Archive(context.Context, engine.Ref) (sojourn.Facts, error)
+	Submit(context.Context, engine.Ref, engine.Submit) (engine.Submitted, error)
+	Turns(ctx context.Context, ref engine.Ref, after int64, limit int) ([]sojourn.Turn, error)
+	Runs(ctx context.Context, ref engine.Ref, after sojourn.RunID, limit int) ([]sojourn.Run, error)
+	RunByID(context.Context, engine.Ref, sojourn.RunID) (sojourn.Run, error)
+	Cancel(context.Context, engine.Ref, sojourn.RunID) (sojourn.Run, error)
+	Interactions(context.Context, engine.Ref, sojourn.InteractionState) ([]sojourn.Interaction, error)
+	Answer(context.Context, engine.Ref, sojourn.InteractionID, sojourn.Answer) (sojourn.Interaction, error)
+	Events(ctx context.Context, ref engine.Ref, after int64, limit int) ([]sojourn.Event, int64, error)
+	Follow(ctx context.Context, ref engine.Ref, after int64) (*hub.Cursor, error)
+	EnsureWorkspace(ctx context.Context, ref engine.Ref, wait time.Duration) (sojourn.Facts, error)
+	Capabilities(context.Context) (engine.Capabilities, error)
+}
+
+// Keys is what this contract needs of the keys.
+type Keys interface {
+	api.Authenticator
+	Create(context.Context, auth.New) (key sojourn.Key, secret string, err error)
+	List(context.Context, sojourn.ProjectID) ([]sojourn.Key, error)
+	Revoke(context.Context, sojourn.ProjectID, sojourn.KeyID) (sojourn.Key, error)
+}
+
+// Config is what an operator may set. The zero value works.
+type Config struct {
+	api.Settings
+	Version   string    // of the server
+	StartedAt time.Time // zero means when the handler was made
+	// Scopes are the scopes that an app key may be given; nil allows any.
+	Scopes []sojourn.Scope
+	// WorkspaceWait is how long a call waits for a workspace before it answers
+	// that one is starting; 0 means 20 s.
+	WorkspaceWait time.Duration
+}
+
+// Version is the version of the contract, as its OpenAPI document says it.
+const Version = "1.0.0"
+
+// DocumentPath is where the OpenAPI document is served, to anyone.
+const DocumentPath = "/operator/v1/openapi.yaml"
+
+// handler answers the calls.
+type handler struct {
+	engine Engine
+	keys   Keys
+	config Config
+}
+
+// New makes the handler of every path under /operator/v1.
+func New(e Engine, k Keys, c Config) http.Handler {
+	s, _ := build(e, k, c)
+	return s
+}
+
+// build makes the handler and the OpenAPI document.
+func build(e Engine, k Keys, c Config) (*api.Service, []byte) {
+	c.WorkspaceWait = cmp.Or(c.WorkspaceWait, 20*time.Second)
+	if c.StartedAt.IsZero() {
+		c.StartedAt = e.Now()
+	}
+	h := &handler{engine: e, keys: k, config: c}
+	s := api.NewService(api.Config{
+		Settings: c.Settings, Contract: contract, Auth: k,
+		Title: "Sojourn operator", Version: Version, Description: description,
+	})
+	h.status(s)
+	h.sessions(s)
+	h.turns(s)
+	h.interactions(s)
+	h.events(s)
+	h.apiKeys(s)
+	text, err := s.Document(DocumentPath)
+	if err != nil { // the document is made of constants
+		panic(fmt.Errorf("build contract operator: %w", err))
+	}
+	return s, text
+}
+
+const description = `What the command line and the console use: sessions of every contract of a project, with the
+leases and checkpoints that they stand on, and API keys. Only admin keys are admitted.`
+
+// ref names a session of any contract in the caller's project.
+func ref(ctx context.Context, id string) engine.Ref {
+	return engine.Ref{Project: api.Caller(ctx).Project, ID: sojourn.SessionID(id)}
+}

@@ -1,0 +1,157 @@
+package operator
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+
+	"github.com/sojourn-dev/sojourn"
+	"github.com/sojourn-dev/sojourn/internal/api"
+	"github.com/sojourn-dev/sojourn/internal/engine"
+)
+
+// SubmitTurnBody is what a turn is submitted with.
+type SubmitTurnBody struct {
+	Input api.Input `json:"input"`
+}
+
+type submitTurnInput struct {
+	SessionPath
+	Idempotent
+	Body SubmitTurnBody
+}
+
+// SubmittedBody is an accepted turn and the run that will execute it.
+type SubmittedBody struct {
+	Turn Turn `json:"turn"`
+	Run  Run  `json:"run"`
+}
+
+type submittedOutput struct{ Body SubmittedBody }
+
+type runInput struct {
+	SessionPath
+	RunID string `path:"runId"`
+}
+
+type pageInput struct {
+	SessionPath
+	Limit  int    `query:"limit" minimum:"1" maximum:"100" default:"50"`
+	Cursor string `query:"cursor" doc:"The nextCursor of the page before."`
+}
+
+// TurnsBody is a page of turns, oldest first.
+type TurnsBody struct {
+	Turns      []Turn `json:"turns"`
+	NextCursor string `json:"nextCursor,omitempty" doc:"Absent on the last page."`
+}
+
+type turnsOutput struct{ Body TurnsBody }
+
+// RunBody is an answer with one run.
+type RunBody struct {
+	Run Run `json:"run"`
+}
+
+type runOutput struct{ Body RunBody }
+
+// RunsBody is a page of runs, oldest first.
+type RunsBody struct {
+	Runs       []Run  `json:"runs"`
+	NextCursor string `json:"nextCursor,omitempty" doc:"Absent on the last page."`
+}
+
+type runsOutput struct{ Body RunsBody }
+
+func (h *handler) turns(s *api.Service) {
+	const session = "/operator/v1/sessions/{sessionId}"
+	api.Register(s, api.Operation{
+		ID: "submitTurn", Method: http.MethodPost, Path: session + "/turns", Status: http.StatusAccepted,
+		Summary:     "Submit a turn",
+		Description: "Answered before any compute exists: from here the run reaches exactly one end. One run at a time per session.",
+	}, h.submitTurn)
+	api.Register(s, api.Operation{
+		ID: "listTurns", Method: http.MethodGet, Path: session + "/turns",
+		Summary: "List turns, oldest first",
+	}, h.listTurns)
+	api.Register(s, api.Operation{
+		ID: "listRuns", Method: http.MethodGet, Path: session + "/runs",
+		Summary: "List runs, oldest first",
+	}, h.listRuns)
+	api.Register(s, api.Operation{
+		ID: "getRun", Method: http.MethodGet, Path: session + "/runs/{runId}",
+		Summary: "Read a run",
+	}, h.getRun)
+	api.Register(s, api.Operation{
+		ID: "cancelRun", Method: http.MethodPost, Path: session + "/runs/{runId}/cancel",
+		Summary:     "Cancel a run",
+		Description: "The answer may still show the run active; the log says when it has ended. Cancelling an ended run changes nothing.",
+	}, h.cancelRun)
+}
+
+func (h *handler) submitTurn(ctx context.Context, in *submitTurnInput) (*submittedOutput, error) {
+	idem, err := in.of("operator.submitTurn", in.SessionID, in.Body)
+	if err != nil {
+		return nil, err
+	}
+	done, err := h.engine.Submit(ctx, ref(ctx, in.SessionID), engine.Submit{Input: in.Body.Input.Parts(), Idempotency: idem})
+	if err != nil {
+		return nil, err
+	}
+	return &submittedOutput{Body: SubmittedBody{Turn: turn(done.Turn), Run: run(done.Run)}}, nil
+}
+
+func (h *handler) listTurns(ctx context.Context, in *pageInput) (*turnsOutput, error) {
+	var after int64
+	if in.Cursor != "" {
+		var err error
+		if after, err = api.ParseSeq(in.Cursor); err != nil {
+			return nil, err
+		}
+	}
+	found, err := h.engine.Turns(ctx, ref(ctx, in.SessionID), after, in.Limit+1)
+	if err != nil {
+		return nil, err
+	}
+	out := &turnsOutput{Body: TurnsBody{Turns: []Turn{}}}
+	for _, t := range found[:min(len(found), in.Limit)] {
+		out.Body.Turns = append(out.Body.Turns, turn(t))
+	}
+	if len(found) > in.Limit {
+		out.Body.NextCursor = strconv.FormatInt(found[in.Limit-1].Number, 10)
+	}
+	return out, nil
+}
+
+func (h *handler) listRuns(ctx context.Context, in *pageInput) (*runsOutput, error) {
+	at := ref(ctx, in.SessionID)
+	found, err := h.engine.Runs(ctx, at, sojourn.RunID(in.Cursor), in.Limit+1)
+	if err != nil {
+		return nil, err
+	}
+	out := &runsOutput{Body: RunsBody{Runs: []Run{}}}
+	for _, r := range found[:min(len(found), in.Limit)] {
+		out.Body.Runs = append(out.Body.Runs, run(r))
+	}
+	if len(found) > in.Limit {
+		out.Body.NextCursor = string(found[in.Limit-1].ID)
+	}
+	return out, nil
+}
+
+func (h *handler) getRun(ctx context.Context, in *runInput) (*runOutput, error) {
+	r, err := h.engine.RunByID(ctx, ref(ctx, in.SessionID), sojourn.RunID(in.RunID))
+	return runBody(r, err)
+}
+
+func (h *handler) cancelRun(ctx context.Context, in *runInput) (*runOutput, error) {
+	r, err := h.engine.Cancel(ctx, ref(ctx, in.SessionID), sojourn.RunID(in.RunID))
+	return runBody(r, err)
+}
+
+func runBody(r sojourn.Run, err error) (*runOutput, error) {
+	if err != nil {
+		return nil, err
+	}
+	return &runOutput{Body: RunBody{run(r)}}, nil
+}
