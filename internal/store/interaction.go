@@ -17,6 +17,9 @@ const (
 	selectInteractions = `SELECT ` + interactionColumns + ` FROM interactions
 	WHERE session = $1 AND ($2 = '' OR state = $2) ORDER BY opened_at, id`
 
+	selectInteractionOf = `SELECT ` + interactionColumns + ` FROM interactions
+	WHERE session = $1 AND run = $2 AND ref = $3 ORDER BY opened_at DESC, id DESC LIMIT 1`
+
 	selectOpenInteractions = `SELECT ` + interactionColumns + ` FROM interactions
 	WHERE session = $1 AND state = 'open' ORDER BY opened_at, id`
 )
@@ -62,4 +65,9 @@ func (t *Tx) Interactions(session sojourn.SessionID, state sojourn.InteractionSt
 
 func (t *Tx) openInteractions(session sojourn.SessionID) ([]sojourn.Interaction, error) {
 	return collect(t, "interactions", scanInteraction, selectOpenInteractions, session)
+}
+
+// InteractionOf returns the latest question with that ref in a run.
+func (t *Tx) InteractionOf(session sojourn.SessionID, run sojourn.RunID, ref string) (sojourn.Interaction, error) {
+	return one(t, "interaction", scanInteraction, selectInteractionOf, session, run, ref)
 }

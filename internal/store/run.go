@@ -24,13 +24,7 @@ const (
 	activeRuns = `SELECT ` + runColumns + ` FROM runs
 	WHERE state NOT IN ('completed', 'failed', 'crashed', 'cancelled')`
 
-	selectRunState = `SELECT state FROM run_states WHERE run = $1`
-	deleteRunState = `DELETE FROM run_states WHERE run = $1`
-
-	upsertRunState = `INSERT INTO run_states (run, state, updated_at)
-	SELECT id, $2, $3 FROM runs WHERE id = $1
-	AND state NOT IN ('completed', 'failed', 'crashed', 'cancelled')
-	ON CONFLICT (run) DO UPDATE SET state = excluded.state, updated_at = excluded.updated_at`
+	sealingRuns = `SELECT ` + runColumns + ` FROM runs WHERE state = 'sealing'`
 )
 
 func scanRun(row scanner) (r sojourn.Run, err error) {
@@ -54,9 +48,6 @@ func (t *Tx) putRun(r sojourn.Run) error {
 	_, err = t.exec("write run", upsertRun, r.ID, r.Session, r.Turn, r.State, r.Epoch,
 		micros(r.QueuedAt), micros(r.StartedAt), micros(r.ActiveAt), micros(r.SealingAt), micros(r.EndedAt),
 		micros(r.CancelAt), r.StopReason, why, r.Final)
-	if err == nil && r.State.Terminal() {
-		_, err = t.exec("delete run state", deleteRunState, r.ID)
-	}
 	return err
 }
 
@@ -89,26 +80,8 @@ func (t *Tx) ActiveRuns() ([]sojourn.Run, error) {
 	return collect(t, "runs", scanRun, activeRuns)
 }
 
-// RunState returns what a harness keeps privately about a run, or nil.
-func (t *Tx) RunState(id sojourn.RunID) ([]byte, error) {
-	states, err := collect(t, "run state", func(row scanner) (b []byte, err error) {
-		return b, row.Scan(&b)
-	}, selectRunState, id)
-	if err != nil || len(states) == 0 {
-		return nil, err
-	}
-	return states[0], nil
-}
-
-// PutRunState keeps a harness's private state until the run ends, when it is
-// deleted. For a run that is over it is refused with execution_lost.
-func (t *Tx) PutRunState(id sojourn.RunID, state []byte) error {
-	if state == nil {
-		state = []byte{}
-	}
-	n, err := t.exec("write run state", upsertRunState, id, state, micros(t.now))
-	if err == nil && n == 0 {
-		return sojourn.Errorf(sojourn.CodeExecutionLost, "Run %s is not active.", id)
-	}
-	return err
+// SealingRuns returns every run whose agent is done and whose checkpoint is being
+// made, of all sessions, in no order.
+func (t *Tx) SealingRuns() ([]sojourn.Run, error) {
+	return collect(t, "runs", scanRun, sealingRuns)
 }

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sojourn-dev/sojourn"
@@ -29,13 +31,55 @@ type Store interface {
 // Signals are raised after commits. Each holds one value and coalesces: it says
 // "look again", the rows say what there is. One engine listens.
 type Signals struct {
-	Scheduled chan struct{} // work was scheduled
+	Scheduled chan struct{} // work is due before the engine would wake
 	Cancelled chan struct{} // work was cancelled
+	asleep    atomic.Int64  // until when the engine sleeps, in microseconds; 0 while it is awake
+
+	mu        sync.Mutex
+	cancelled []WorkKey // since the last call of TakeCancelled
 }
 
 // NewSignals makes signals that nothing has raised.
 func NewSignals() *Signals {
 	return &Signals{Scheduled: make(chan struct{}, 1), Cancelled: make(chan struct{}, 1)}
+}
+
+// Awake says that the engine is about to look at the rows: from here on every
+// schedule raises the signal.
+func (s *Signals) Awake() { s.asleep.Store(0) }
+
+// Sleep says that the engine has looked, after Awake, and will look again at t:
+// work that is due later needs no signal.
+func (s *Signals) Sleep(t time.Time) { s.asleep.Store(micros(t)) }
+
+// scheduled raises the signal when work that is due at us would come too late.
+func (s *Signals) scheduled(us int64) {
+	if until := s.asleep.Load(); until == 0 || us < until {
+		raise(s.Scheduled)
+	}
+}
+
+// cancel notes the keys, then raises the signal.
+func (s *Signals) cancel(keys []WorkKey) {
+	s.mu.Lock()
+	if len(s.cancelled) < maxCancelled {
+		s.cancelled = append(s.cancelled, keys...)
+	}
+	s.mu.Unlock()
+	raise(s.Cancelled)
+}
+
+// maxCancelled bounds the keys that are kept for an engine that does not listen.
+// A listening one never comes near it, and finds the rest by its heartbeats.
+const maxCancelled = 4096
+
+// TakeCancelled returns what was cancelled since the last call.
+func (s *Signals) TakeCancelled() []WorkKey {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	keys := s.cancelled
+	s.cancelled = nil
+	return keys
 }
 
 // Querier is what a transaction runs statements on.
@@ -77,7 +121,8 @@ type Tx struct {
 	publish func(sojourn.SessionID, []sojourn.Event)
 	after   []func()
 
-	scheduled, cancelled bool // which signals the commit raises
+	earliest  int64     // when the work that was scheduled is due first; 0 for none
+	cancelled []WorkKey // the work that was cancelled
 }
 
 // TxConfig is what an implementation makes a [Tx] from.
@@ -117,11 +162,14 @@ func (t *Tx) Committed() {
 		f()
 	}
 	t.after = nil
-	if t.scheduled {
-		raise(t.signals.Scheduled)
+	if t.signals == nil {
+		return
 	}
-	if t.cancelled {
-		raise(t.signals.Cancelled)
+	if t.earliest != 0 {
+		t.signals.scheduled(t.earliest)
+	}
+	if len(t.cancelled) > 0 {
+		t.signals.cancel(t.cancelled)
 	}
 }
 

@@ -1,6 +1,9 @@
 package store
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 const (
 	workColumns = `kind, id, due_at, attempt, fence, owner, rev, payload, last_error, dead_at`
@@ -48,6 +51,9 @@ const (
 // never is the due time of work that was given up: 31 December 9999.
 var never = time.Date(9999, time.December, 31, 0, 0, 0, 0, time.UTC)
 
+// WorkKey names a piece of work.
+type WorkKey struct{ Kind, ID string }
+
 // Work is a row of the work table: a timer or a job, unique by kind and id.
 type Work struct {
 	Kind, ID  string
@@ -74,15 +80,29 @@ func scanWork(row scanner) (w Work, err error) {
 // is done again afterwards. Work that was given up is revived.
 func (t *Tx) ScheduleWork(kind, id string, due time.Time, payload []byte) error {
 	_, err := t.exec("schedule work", scheduleWork, kind, id, micros(due), string(payload))
-	t.scheduled = true
+	t.wake(due)
 	return err
+}
+
+// wake has the commit tell the engine of work that is due at the given time.
+func (t *Tx) wake(due time.Time) {
+	if us := micros(due); t.earliest == 0 || us < t.earliest {
+		t.earliest = us
+	}
 }
 
 // CancelWork deletes work. Whoever is doing it loses the claim.
 func (t *Tx) CancelWork(kind, id string) error {
 	n, err := t.exec("cancel work", cancelWork, kind, id)
-	t.cancelled = t.cancelled || n > 0
+	if n > 0 {
+		t.cancelled = append(t.cancelled, WorkKey{kind, id})
+	}
 	return err
+}
+
+// WorkCancelled reports whether this transaction has cancelled the work.
+func (t *Tx) WorkCancelled(kind, id string) bool {
+	return slices.Contains(t.cancelled, WorkKey{kind, id})
 }
 
 // ClaimWork takes up to limit pieces of work of a kind that are due, the longest
@@ -117,7 +137,7 @@ func (t *Tx) CompleteWork(w Work) error {
 		return err
 	}
 	n, err = t.exec("reschedule work", rescheduleWork, w.Kind, w.ID, w.Fence, w.Rev)
-	t.scheduled = t.scheduled || n > 0
+	t.wake(t.now)
 	return lost(n, err)
 }
 
@@ -125,7 +145,7 @@ func (t *Tx) CompleteWork(w Work) error {
 // earlier if it was scheduled so after it was claimed. Attempts start anew.
 func (t *Tx) AgainWork(w Work, due time.Time) error {
 	n, err := t.exec("repeat work", againWork, w.Kind, w.ID, w.Fence, w.Rev, micros(due))
-	t.scheduled = t.scheduled || n > 0
+	t.wake(t.now)
 	return lost(n, err)
 }
 
@@ -137,7 +157,7 @@ func (t *Tx) ReleaseWork(w Work, due time.Time, why string, counts bool) error {
 		attempt--
 	}
 	n, err := t.exec("release work", retryWork, w.Kind, w.ID, w.Fence, why, micros(due), attempt)
-	t.scheduled = t.scheduled || n > 0
+	t.wake(due)
 	return lost(n, err)
 }
 
@@ -193,7 +213,7 @@ func (t *Tx) ReleaseOrphanedClaims(owner string) (int64, error) {
 		return 0, nil
 	}
 	n, err := t.exec("release orphaned claims", orphanedWork, owner, micros(t.now))
-	t.scheduled = t.scheduled || n > 0
+	t.wake(t.now)
 	return n, err
 }
 

@@ -1,46 +1,62 @@
-// Package work runs timers, jobs and claims from the work table.
 package work
 
 import (
 	"context"
 	"encoding/json"
-	"log/slog"
+	"fmt"
+	"math/rand/v2"
 	"time"
 
+	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/internal/store"
 )
 
 // ErrLost is a claim whose fence no longer holds.
 var ErrLost = store.ErrLost
 
-// Key names one piece of work; at most one row exists per key.
-type Key struct{ Kind, ID string }
+// Key names one piece of work; at most one row exists for it.
+type Key = store.WorkKey
 
 // Claim is the right to do one piece of work until its fence is overtaken.
 type Claim struct {
 	Key
-	Attempt int   // 1 for the first
-	Fence   int64 // grows with each claim
-	Payload json.RawMessage
+	Attempt int             // 1 for the first
+	Fence   int64           // grows with each claim, never used twice
+	Payload json.RawMessage // nil when the work was scheduled without
+
+	settle func() // told when a commit has cancelled the work itself
 }
 
-// Commit runs fn in a transaction while the claim's fence holds, else it
-// returns ErrLost.
+// Commit runs fn in a transaction while the claim's fence holds, else it returns
+// [ErrLost]. fn may cancel the work itself: then the claim is over, the
+// handler's context goes on, and nothing remains to be done when it returns.
 func (c Claim) Commit(ctx context.Context, s store.Store, fn func(*store.Tx) error) error {
-	panic("soon")
+	return s.Update(ctx, func(tx *store.Tx) error {
+		if err := tx.CheckFence(c.Kind, c.ID, c.Fence); err != nil {
+			return fmt.Errorf("%s %s: %w", c.Kind, c.ID, err)
+		}
+		if err := fn(tx); err != nil {
+			return err
+		}
+		if c.settle != nil && tx.WorkCancelled(c.Kind, c.ID) {
+			tx.OnCommit(c.settle)
+		}
+		return nil
+	})
 }
 
 // Next says what becomes of the work after a run. The zero value is done.
-type Next struct{ Again time.Time }
+type Next struct{ again time.Time }
 
 // Done removes the work, unless it was scheduled again meanwhile.
 func Done() Next { return Next{} }
 
-// Again keeps the work and runs it at t, counting attempts from zero.
-func Again(t time.Time) Next { return Next{Again: t} }
+// Again keeps the work and has it done at t, or earlier if it was scheduled so
+// meanwhile. Attempts start anew.
+func Again(t time.Time) Next { return Next{again: t} }
 
-// Handler does the work of one kind. An error retries it after the policy's
-// backoff. ctx ends, with a cause, before the claim can lapse.
+// Handler does the work of one kind. An error has it done again after the
+// policy's backoff. ctx ends, with a cause, before the claim can lapse.
 type Handler interface {
 	Run(ctx context.Context, c Claim) (Next, error)
 }
@@ -53,10 +69,12 @@ func (f HandlerFunc) Run(ctx context.Context, c Claim) (Next, error) { return f(
 
 // Policy bounds the work of one kind.
 type Policy struct {
-	Lease       time.Duration           // how long a claim lasts without a heartbeat; 0 means 15 s
-	MaxAttempts int                     // 0 means no bound
-	Concurrency int                     // 0 means 16, and 4,096 for the kind "run"
-	Backoff     func(int) time.Duration // of the attempt that failed; nil means 1 s doubling to 5 min, with jitter
+	Lease       time.Duration // how long a claim lasts without a heartbeat; 0 means 15 s
+	MaxAttempts int           // 0 means no bound
+	Concurrency int           // 0 means 16, and 4,096 for the kind "run"
+	// Backoff is how long to wait after the given attempt has failed; nil means
+	// a second, doubling to five minutes, with jitter.
+	Backoff func(attempt int) time.Duration
 }
 
 // HandlerPolicy is a handler under a policy.
@@ -65,26 +83,42 @@ type HandlerPolicy struct {
 	Policy  Policy
 }
 
-// Config is who works on what.
-type Config struct {
-	Owner    string // random when ""
-	Handlers map[string]HandlerPolicy
-	Poll     time.Duration // the longest sleep; 0 means 5 s
-	Log      *slog.Logger  // nil means slog.Default
+func (p Policy) withDefaults(kind string) Policy {
+	if p.Lease <= 0 {
+		p.Lease = 15 * time.Second
+	}
+	if p.Concurrency <= 0 {
+		p.Concurrency = 16
+		if kind == sojourn.WorkRun {
+			p.Concurrency = 4096
+		}
+	}
+	if p.Backoff == nil {
+		p.Backoff = backoff
+	}
+	return p
 }
 
-// Engine claims work that is due and runs it.
-type Engine struct{}
+// backoff doubles from a second to five minutes, give or take a fifth.
+func backoff(attempt int) time.Duration {
+	d := min(5*time.Minute, time.Second<<min(max(attempt, 1)-1, 16))
+	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
+}
 
-// New makes an engine. It starts nothing.
-func New(s store.Store, c Config) *Engine { panic("soon") }
+// Schedule asks for work at due, inside the caller's transaction: it makes the
+// row, or moves its due time and replaces its payload, which is stored as JSON
+// (nil for none).
+func Schedule(tx *store.Tx, k Key, due time.Time, payload any) error {
+	if payload == nil {
+		return tx.ScheduleWork(k.Kind, k.ID, due, nil)
+	}
+	b, err := json.Marshal(payload)
+	if err != nil {
+		return fmt.Errorf("schedule %s %s: %w", k.Kind, k.ID, err)
+	}
+	return tx.ScheduleWork(k.Kind, k.ID, due, b)
+}
 
-// Run works until ctx ends and all handlers have returned.
-func (e *Engine) Run(ctx context.Context) error { panic("soon") }
-
-// Schedule asks for work at due inside the caller's transaction: it makes the
-// row or moves its due time.
-func Schedule(tx *store.Tx, k Key, due time.Time, payload any) error { panic("soon") }
-
-// Cancel withdraws work. A holder's claim is lost.
-func Cancel(tx *store.Tx, k Key) error { panic("soon") }
+// Cancel withdraws work. Whoever is doing it loses the claim, and its context
+// ends.
+func Cancel(tx *store.Tx, k Key) error { return tx.CancelWork(k.Kind, k.ID) }

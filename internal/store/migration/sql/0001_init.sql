@@ -59,12 +59,6 @@ CREATE INDEX runs_of_turn ON runs (turn);
 CREATE UNIQUE INDEX runs_active ON runs (session)
 	WHERE state NOT IN ('completed', 'failed', 'crashed', 'cancelled');
 
-CREATE TABLE run_states (
-	run        TEXT     NOT NULL PRIMARY KEY REFERENCES runs (id),
-	state      {{blob}} NOT NULL,
-	updated_at BIGINT   NOT NULL
-);
-
 CREATE TABLE leases (
 	session      TEXT   NOT NULL REFERENCES sessions (id),
 	epoch        BIGINT NOT NULL,
@@ -89,6 +83,16 @@ CREATE UNIQUE INDEX leases_open ON leases (session)
 	WHERE state NOT IN ('released', 'expired', 'lost');
 CREATE INDEX leases_undestroyed ON leases (session, epoch)
 	WHERE ended_at > 0 AND destroyed_at = 0;
+
+-- What a harness keeps privately about the agent in a lease's sandbox.
+CREATE TABLE lease_states (
+	session    TEXT     NOT NULL,
+	epoch      BIGINT   NOT NULL,
+	state      {{blob}} NOT NULL,
+	updated_at BIGINT   NOT NULL,
+	PRIMARY KEY (session, epoch),
+	FOREIGN KEY (session, epoch) REFERENCES leases (session, epoch)
+);
 
 CREATE TABLE interactions (
 	id        TEXT   NOT NULL PRIMARY KEY,
