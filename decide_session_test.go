@@ -182,3 +182,34 @@ func TestArchiveIsForGoodAndGivesTheLeaseBack(t *testing.T) {
 	_, err := again.RequestLease("fake", "none", Terms{})
 	refused(t, "a lease for an archived session", err, CodeSessionArchived)
 }
+
+// TestAWorkspaceIsAdmittedWhereATurnWouldBe: asking for a workspace is refused
+// for the same reasons, except that a run which is active has one on its way.
+func TestAWorkspaceIsAdmittedWhereATurnWouldBe(t *testing.T) {
+	lost := must(t, scene(t, RunActive, LeaseHeld), noon.Add(time.Minute), func(d *Decision) error {
+		return d.EndRun(theRun, RunCrashed, StopWorkspaceLost, nil)
+	})
+	lost = must(t, lost, noon.Add(time.Minute), func(d *Decision) error { return d.EndLease(1, LeaseLost, "killed") })
+	for _, c := range []struct {
+		name  string
+		facts Facts
+		want  Code
+	}{
+		{"a fresh session", scene(t, "", ""), ""},
+		{"a run is active", scene(t, RunActive, LeaseHeld), ""},
+		{"sealed, the lease is gone", scene(t, RunCompleted, LeaseExpired), ""},
+		{"nothing was sealed", lost, CodeResumeUnavailable},
+		{"archived", must(t, scene(t, RunCompleted, LeaseHeld), noon.Add(time.Minute), (*Decision).Archive), CodeSessionArchived},
+	} {
+		refused(t, c.name, c.facts.Decide(noon.Add(time.Hour)).AdmitsWorkspace(), c.want)
+	}
+}
+
+func TestNotedEventsChangeNothingElse(t *testing.T) {
+	f := scene(t, RunActive, LeaseHeld)
+	d := f.Decide(noon.Add(time.Hour))
+	d.Note(EventDraft{Type: EventAgentUpdate, Turn: theTurn, Run: theRun}, EventDraft{Type: EventAgentLog, Turn: theTurn, Run: theRun})
+	if got := effects(d.Change()); len(got) != 2 || !d.Facts().Session.UpdatedAt.Equal(d.Now()) {
+		t.Errorf("the change is %v, updated at %v, want two events now", got, d.Facts().Session.UpdatedAt)
+	}
+}
