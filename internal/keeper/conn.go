@@ -291,7 +291,11 @@ func (c *conn) initialize(params json.RawMessage) (any, error) {
 	if ours.Notify {
 		c.k.announce(c)
 	}
-	return link.InitializeResult{SessionID: c.k.sessionID}, nil
+	r := link.InitializeResult{SessionID: c.k.sessionID}
+	if !c.foreign {
+		r.Sojourn = &link.ServerExtensions{Epoch: ours.Epoch}
+	}
+	return r, nil
 }
 
 // accede makes epoch the keeper's if it is newer, and returns the connections

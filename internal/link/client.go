@@ -31,6 +31,7 @@ type Client struct {
 	t         Transport
 	onNotify  func(method string, params json.RawMessage)
 	sessionID string
+	foreign   bool // the server does not know our methods
 
 	out  chan []byte   // frames for the writer
 	done chan struct{} // closed once err is set
@@ -74,9 +75,9 @@ func (c *Client) initialize(ctx context.Context, o Options) error {
 	}
 	var r InitializeResult
 	if err := c.call(ctx, MethodInitialize, p, &r); err != nil {
-		return err
+		return stock(err, p.ResumeSessionID != "", ErrUnknownSession)
 	}
-	c.sessionID = r.SessionID
+	c.sessionID, c.foreign = r.SessionID, r.Sojourn == nil
 	msg, err := EncodeMessage(Message{Method: MethodInitialized, Params: json.RawMessage("{}")})
 	if err != nil {
 		return err

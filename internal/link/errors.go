@@ -14,15 +14,18 @@ const (
 	CodeInvalidParams  = -32602
 	CodeInternal       = -32603
 
-	CodeNotFound       = -32004 // a file does not exist; the public protocol has this one
-	CodeStaleEpoch     = -32010
-	CodeProcessExists  = -32011
-	CodeUnknownProcess = -32012
-	CodeLimit          = -32013 // a bound of the server: processes, memory, size of a file
-	CodeUnknownSession = -32014
-	CodeUnsupported    = -32015
-	CodeExists         = -32016
-	CodePermission     = -32017
+	CodeNotFound = -32004 // a file does not exist; the public protocol's own
+
+	// Ours keep away from -32010, with which a stock exec-server says that a
+	// session is attached elsewhere.
+	CodeStaleEpoch     = -32040
+	CodeProcessExists  = -32041
+	CodeUnknownProcess = -32042
+	CodeLimit          = -32043 // a bound of the server: processes, memory, size of a file
+	CodeUnknownSession = -32044
+	CodeUnsupported    = -32045
+	CodeExists         = -32046 // a file exists
+	CodePermission     = -32047
 )
 
 var (

@@ -104,7 +104,8 @@ func (c *Client) Info(ctx context.Context) (Info, error) {
 }
 
 // Start starts a process. That it cannot run is not an error of the call but
-// the Failure of its reads. ErrProcessExists when the id is in use, ErrLimit
+// the Failure of its reads (a stock exec-server does answer with an error, and
+// forgets the process). ErrProcessExists when the id is in use, ErrLimit
 // when the server has no room.
 func (c *Client) Start(ctx context.Context, p StartParams) error {
 	if err := p.validate(); err != nil {
@@ -114,13 +115,32 @@ func (c *Client) Start(ctx context.Context, p StartParams) error {
 		ProcessID: p.ProcessID, Argv: p.Argv, Env: p.Env, TTY: p.TTY, PipeStdin: p.PipeStdin,
 		Sojourn: &ProcessStartSojourn{Retain: p.Retain, SpoolBytes: p.SpoolBytes, Rows: p.Rows, Cols: p.Cols},
 	}
-	if p.Cwd != "" {
-		w.Cwd = PathURI(p.Cwd)
+	cwd := p.Cwd
+	if cwd == "" && c.foreign { // it has no default of its own
+		info, err := c.Info(ctx)
+		if err != nil {
+			return err
+		}
+		cwd = info.Cwd
+	}
+	if cwd != "" {
+		w.Cwd = PathURI(cwd)
 	}
 	if w.Env == nil {
 		w.Env = map[string]string{}
 	}
-	return c.call(ctx, MethodProcessStart, w, nil)
+	return stock(c.call(ctx, MethodProcessStart, w, nil), c.foreign, ErrProcessExists)
+}
+
+// stock gives an answer of a stock exec-server its meaning: it says "invalid
+// request" for everything that its state does not allow, and what that is
+// depends on the method alone.
+func stock(err error, foreign bool, meaning error) error {
+	var e *Error
+	if foreign && errors.As(err, &e) && e.Code == CodeInvalidRequest {
+		return fmt.Errorf("%w: %w", err, meaning)
+	}
+	return err
 }
 
 // validate finds what JSON or the far kernel could not carry unchanged.
@@ -156,7 +176,7 @@ func (c *Client) Read(ctx context.Context, p ReadParams) (ReadResult, error) {
 	}
 	var r ProcessReadResult
 	if err := c.call(ctx, MethodProcessRead, w, &r); err != nil {
-		return ReadResult{}, err
+		return ReadResult{}, stock(err, c.foreign, ErrUnknownProcess)
 	}
 	return r.result(), nil
 }
@@ -237,8 +257,12 @@ func (c *Client) CloseStdin(ctx context.Context, processID string) error {
 }
 
 // Signal sends a signal ("SIGINT", "SIGTERM", …) to a target; empty means the
-// process group.
+// process group. A stock exec-server knows SIGINT and no targets.
 func (c *Client) Signal(ctx context.Context, processID, signal, target string) error {
+	if c.foreign && signal == "SIGINT" && (target == "" || target == TargetGroup) {
+		p := SignalParams{ProcessID: processID, Signal: "interrupt"}
+		return stock(c.call(ctx, MethodProcessSignal, p, nil), true, ErrUnknownProcess)
+	}
 	return c.call(ctx, MethodSignalTarget, SignalParams{ProcessID: processID, Signal: signal, Group: target}, nil)
 }
 
@@ -252,8 +276,12 @@ func (c *Client) Terminate(ctx context.Context, processID string, grace time.Dur
 	return r.Running, err
 }
 
-// Ack releases output up to and including seq.
+// Ack releases output up to and including seq. A stock exec-server keeps a
+// ring only, so there it does nothing.
 func (c *Client) Ack(ctx context.Context, processID string, seq int64) error {
+	if c.foreign {
+		return nil
+	}
 	return c.call(ctx, MethodAck, AckParams{ProcessID: processID, Seq: seq}, nil)
 }
 
@@ -269,8 +297,13 @@ func (c *Client) Processes(ctx context.Context) ([]Process, error) {
 	return r.Processes, err
 }
 
-// Remove forgets a process and its output; one that still runs is killed.
+// Remove forgets a process and its output; one that still runs is killed. A
+// stock exec-server is asked to kill it and forgets it by itself.
 func (c *Client) Remove(ctx context.Context, processID string) error {
+	if c.foreign {
+		_, err := c.Terminate(ctx, processID, 0)
+		return err
+	}
 	return c.call(ctx, MethodProcessDrop, ProcessParams{ProcessID: processID}, nil)
 }
 

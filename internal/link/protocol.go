@@ -18,7 +18,6 @@ const (
 	MethodRemove           = "fs/remove"
 	MethodCopy             = "fs/copy"
 	MethodCanonicalize     = "fs/canonicalize"
-	MethodWalk             = "fs/walk"
 )
 
 // Our own methods. A stock exec-server answers them with "method not found".
@@ -89,9 +88,16 @@ type InitializeSojourn struct {
 	Notify bool  `json:"notify,omitempty"`
 }
 
-// InitializeResult answers initialize.
+// InitializeResult answers initialize. Sojourn is absent when the server is
+// foreign.
 type InitializeResult struct {
-	SessionID string `json:"sessionId"`
+	SessionID string            `json:"sessionId"`
+	Sojourn   *ServerExtensions `json:"sojourn,omitempty"`
+}
+
+// ServerExtensions says that the server knows our methods.
+type ServerExtensions struct {
+	Epoch int64 `json:"epoch"` // the newest it has seen
 }
 
 // Info describes the place where processes run.
