@@ -37,6 +37,7 @@ type Engine interface {
 // Config is what an operator may set. The zero value works.
 type Config struct {
 	api.Settings
+	Version string // of the server, for its logs; the contract has its own
 	// Placement says whose capacity runs the sessions; "" means [Managed].
 	Placement Placement
 	// WorkspaceWait is how long a call waits for a workspace before it answers

@@ -40,12 +40,17 @@ type Workspace struct {
 
 // Continuation is what a further turn would get.
 type Continuation struct {
-	CanContinue   bool   `json:"canContinue"`
-	State         string `json:"state" enum:"live,fresh,restorable,unavailable"`
-	Conversation  string `json:"conversation" enum:"live,exact,result_only,none"`
-	Workspace     string `json:"workspace" enum:"live,portable_tree,none"`
-	BoundaryRunID string `json:"boundaryRunId,omitempty"`
-	Reason        string `json:"reason,omitempty" doc:"Absent if and only if the next turn carries the previous work."`
+	CanContinue   bool     `json:"canContinue"`
+	State         string   `json:"state" enum:"live,fresh,restorable,unavailable"`
+	Conversation  Fidelity `json:"conversation"`
+	Workspace     Fidelity `json:"workspace"`
+	BoundaryRunID string   `json:"boundaryRunId,omitempty"`
+	Reason        string   `json:"reason,omitempty" doc:"Absent if and only if the next turn carries the previous work."`
+}
+
+// Fidelity is how faithfully a part is carried.
+type Fidelity struct {
+	Fidelity string `json:"fidelity" enum:"live,exact,result_only,portable_tree,none"`
 }
 
 // Lease is a session's claim on one sandbox.
@@ -80,7 +85,7 @@ type Run struct {
 	EndedAt    api.Time  `json:"endedAt,omitempty"`
 	CancelAt   api.Time  `json:"cancelRequestedAt,omitempty"`
 	StopReason string    `json:"stopReason,omitempty"`
-	Error      *RunError `json:"error,omitempty"`
+	LastError  *RunError `json:"lastError,omitempty"`
 }
 
 // RunError says why a run did not complete.
@@ -117,17 +122,17 @@ type Turn struct {
 
 // Interaction is a question that a run asks.
 type Interaction struct {
-	ID        string          `json:"id"`
-	SessionID string          `json:"sessionId"`
-	RunID     string          `json:"runId"`
-	Kind      string          `json:"kind"`
-	State     string          `json:"state" enum:"open,answered,expired,withdrawn"`
-	Request   json.RawMessage `json:"request,omitempty"`
-	Options   []Option        `json:"options,omitempty"`
-	OpenedAt  api.Time        `json:"openedAt"`
-	EndedAt   api.Time        `json:"endedAt,omitempty"`
-	Answer    *Answer         `json:"answer,omitempty"`
-	Reason    string          `json:"reason,omitempty"`
+	ID          string          `json:"id"`
+	SessionID   string          `json:"sessionId"`
+	RunID       string          `json:"runId"`
+	Kind        string          `json:"kind"`
+	State       string          `json:"state" enum:"open,answered,expired,withdrawn"`
+	Request     json.RawMessage `json:"request,omitempty"`
+	Options     []Option        `json:"options,omitempty"`
+	RequestedAt api.Time        `json:"requestedAt"`
+	EndedAt     api.Time        `json:"endedAt,omitempty"`
+	Answer      *Answer         `json:"answer,omitempty"`
+	Reason      string          `json:"reason,omitempty"`
 }
 
 // Option is one offered answer.
@@ -145,13 +150,13 @@ type Answer struct {
 
 // Event is an appended fact of a session, as it is stored.
 type Event struct {
-	Sequence  int64           `json:"sequence"`
-	SessionID string          `json:"sessionId"`
-	TurnID    string          `json:"turnId,omitempty"`
-	RunID     string          `json:"runId,omitempty"`
-	Type      string          `json:"type"`
-	At        api.Time        `json:"at"`
-	Data      json.RawMessage `json:"data"`
+	Sequence   int64           `json:"sequence"`
+	SessionID  string          `json:"sessionId"`
+	TurnID     string          `json:"turnId,omitempty"`
+	RunID      string          `json:"runId,omitempty"`
+	Type       string          `json:"type"`
+	OccurredAt api.Time        `json:"occurredAt"`
+	Data       json.RawMessage `json:"data"`
 }
 
 // Key is an API key without its secret.
@@ -176,8 +181,8 @@ func session(f sojourn.Facts, now time.Time) Session {
 		Turns: s.Turns, LastSequence: s.LastSeq,
 		Workspace: Workspace{State: string(w.State), ExpiresAt: api.Instant(w.ExpiresAt)},
 		Continuation: Continuation{
-			CanContinue: c.CanContinue, State: string(c.State), Conversation: string(c.Conversation),
-			Workspace: string(c.Workspace), BoundaryRunID: string(c.Boundary), Reason: string(c.Reason),
+			CanContinue: c.CanContinue, State: string(c.State), Conversation: Fidelity{string(c.Conversation)},
+			Workspace: Fidelity{string(c.Workspace)}, BoundaryRunID: string(c.Boundary), Reason: string(c.Reason),
 		},
 	}
 	if f.Lease != nil {
@@ -219,7 +224,7 @@ func run(r sojourn.Run) Run {
 		StopReason: r.StopReason,
 	}
 	if r.Error != nil {
-		out.Error = &RunError{Code: r.Error.Code, Message: r.Error.Message}
+		out.LastError = &RunError{Code: r.Error.Code, Message: r.Error.Message}
 	}
 	return out
 }
@@ -243,7 +248,7 @@ func turn(t sojourn.Turn) Turn {
 func interaction(i sojourn.Interaction) Interaction {
 	out := Interaction{
 		ID: string(i.ID), SessionID: string(i.Session), RunID: string(i.Run), Kind: i.Kind, State: string(i.State),
-		Request: i.Request, OpenedAt: api.Instant(i.OpenedAt), EndedAt: api.Instant(i.EndedAt), Reason: i.Reason,
+		Request: i.Request, RequestedAt: api.Instant(i.OpenedAt), EndedAt: api.Instant(i.EndedAt), Reason: i.Reason,
 	}
 	for _, o := range i.Options {
 		out.Options = append(out.Options, Option{OptionID: o.ID, Name: o.Name, Kind: o.Kind})
@@ -257,7 +262,7 @@ func interaction(i sojourn.Interaction) Interaction {
 func event(e sojourn.Event) Event {
 	out := Event{
 		Sequence: e.Seq, SessionID: string(e.Session), TurnID: string(e.Turn), RunID: string(e.Run),
-		Type: string(e.Type), At: api.Instant(e.At), Data: e.Data,
+		Type: string(e.Type), OccurredAt: api.Instant(e.At), Data: e.Data,
 	}
 	if len(e.Data) == 0 {
 		out.Data = json.RawMessage("{}")
