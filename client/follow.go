@@ -114,7 +114,7 @@ func (w *follower) stream(ctx context.Context) error {
 		return errorOf(res)
 	}
 	w.alive = time.Now()
-	r := messages{r: bufio.NewReaderSize(res.Body, 64<<10), onLine: func() {
+	r := messages{r: bufio.NewReaderSize(res.Body, 64<<10), onBytes: func() {
 		w.alive = time.Now()
 		watch.Reset(w.c.stall)
 	}}
@@ -156,10 +156,10 @@ func (w *follower) deliver(data []byte) (bool, error) {
 
 // messages reads the data of server-sent events. A line may have any length.
 type messages struct {
-	r      *bufio.Reader
-	onLine func() // called with each line, comments too
-	line   bytes.Buffer
-	data   bytes.Buffer
+	r       *bufio.Reader
+	onBytes func() // called when something came, comments too
+	line    bytes.Buffer
+	data    bytes.Buffer
 }
 
 // next returns the data of the next message that has any. It is valid until the
@@ -172,7 +172,6 @@ func (m *messages) next() ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		m.onLine()
 		field, value, _ := bytes.Cut(line, []byte(":"))
 		switch {
 		case len(line) == 0 && some:
@@ -193,6 +192,7 @@ func (m *messages) readLine() ([]byte, error) {
 	for {
 		part, err := m.r.ReadSlice('\n')
 		m.line.Write(part)
+		m.onBytes()
 		switch {
 		case err == nil:
 			line := bytes.TrimSuffix(m.line.Bytes(), []byte("\n"))

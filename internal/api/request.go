@@ -115,6 +115,9 @@ func (s *Service) admit(w http.ResponseWriter, r *http.Request, op Operation, ta
 		return err
 	}
 	requestOf(r.Context()).caller = who
+	if s.c.Server != "" {
+		w.Header().Set("Sojourn-Version", s.c.Server)
+	}
 	if err := s.limit.take(who.Key, time.Now()); err != nil {
 		return err
 	}

@@ -41,7 +41,9 @@ type Config struct {
 	Auth     Authenticator
 	// Title, Version and Description introduce the OpenAPI document.
 	Title, Version, Description string
-	Scopes                      []sojourn.Scope // for the document
+	// Server is the version of the server. Admitted callers see it in the
+	// Sojourn-Version header; "" sends none.
+	Server string
 }
 
 // Service serves the operations of one contract.

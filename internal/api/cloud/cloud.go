@@ -37,7 +37,7 @@ type Engine interface {
 // Config is what an operator may set. The zero value works.
 type Config struct {
 	api.Settings
-	Version string // of the server, for its logs; the contract has its own
+	Version string // of the server
 	// Placement says whose capacity runs the sessions; "" means [Managed].
 	Placement Placement
 	// WorkspaceWait is how long a call waits for a workspace before it answers
@@ -81,7 +81,7 @@ func build(e Engine, auth api.Authenticator, c Config) (*api.Service, []byte) {
 	h := &handler{engine: e, config: c}
 	s := api.NewService(api.Config{
 		Settings: c.Settings, Contract: contract, Auth: auth,
-		Title: "Sojourn cloud sessions", Version: Version, Description: description,
+		Title: "Sojourn cloud sessions", Version: Version, Description: description, Server: c.Version,
 	})
 	h.sessions(s)
 	h.turns(s)

@@ -82,7 +82,7 @@ func build(e Engine, k Keys, c Config) (*api.Service, []byte) {
 	h := &handler{engine: e, keys: k, config: c}
 	s := api.NewService(api.Config{
 		Settings: c.Settings, Contract: contract, Auth: k,
-		Title: "Sojourn operator", Version: Version, Description: description,
+		Title: "Sojourn operator", Version: Version, Description: description, Server: c.Version,
 	})
 	h.status(s)
 	h.sessions(s)
