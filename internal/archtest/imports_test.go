@@ -1,0 +1,186 @@
+package archtest
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// mayImport says, for every package of the module, which other packages of the
+// module it may import, tests aside. "." is the domain. It is a statement of
+// policy: change it in a commit of its own, with the reason, and never to fix a
+// build.
+var mayImport = map[string]string{
+	".":       "", // and of others, the standard library only
+	"client":  "",
+	"sandbox": "",
+
+	// Sandboxes: a driver knows its contract, and what drivers share.
+	"sandbox/internal/local": "sandbox",
+	"sandbox/gvisor":         "sandbox sandbox/internal/local",
+	"sandbox/fake":           "internal/keeper internal/link sandbox",
+
+	// What runs in a sandbox, and the line to it.
+	"internal/link":           "",
+	"internal/keeper":         "internal/link",
+	"internal/harness":        ". internal/link",
+	"internal/harness/acp":    ". internal/harness internal/link sandbox",
+	"internal/harness/script": "internal/keeper",
+
+	// What is kept.
+	"internal/checkpoint":      "",
+	"internal/store":           ".",
+	"internal/store/migration": "",
+	"internal/store/sqlite":    ". internal/store internal/store/migration",
+	"internal/work":            ". internal/store",
+	"internal/hub":             ". internal/store",
+
+	// Who decides.
+	"internal/engine": ". internal/checkpoint internal/harness internal/hub internal/link internal/store internal/work sandbox",
+
+	// What callers see. A contract never sees a row.
+	"internal/auth":         ".",
+	"internal/api":          ".",
+	"internal/api/cloud":    ". internal/api internal/engine internal/hub",
+	"internal/api/operator": ". internal/api internal/auth internal/engine internal/hub",
+
+	// Where the parts are put together.
+	"internal/archtest": "",
+}
+
+// mayUse says which packages may import what is not ours and has a price: a
+// program in a program, a database, a wire. A path stands for all below it.
+var mayUse = map[string]string{
+	"gvisor.dev/gvisor":          "cmd/sojourn sandbox/gvisor", // minutes of compiling
+	"modernc.org/sqlite":         "internal/store/sqlite",
+	"database/sql":               "internal/store internal/store/migration internal/store/sqlite",
+	"github.com/pressly/goose":   "internal/store/migration",
+	"gocloud.dev":                "cmd/sojourn internal/checkpoint internal/server",
+	"github.com/danielgtaylor":   "internal/api internal/api/cloud internal/api/operator",
+	"github.com/coder/websocket": "internal/link",
+	"github.com/creack/pty":      "internal/keeper",
+}
+
+// never are the walls that no change of the tables above may open: each is a
+// package, or a tree of them ("/..."), and what it must never reach directly.
+var never = []struct{ from, to, why string }{
+	{"internal/api/...", "internal/store/...", "a contract package never sees a row"},
+	{"internal/engine", "net/http", "the engine never sees HTTP"},
+	{"internal/engine", "database/sql", "the engine never sees SQL"},
+	{"internal/engine", "internal/api/...", "the engine does not know its contracts"},
+	{"internal/api/cloud", "internal/api/operator", "contracts never see each other"},
+	{"internal/api/operator", "internal/api/cloud", "contracts never see each other"},
+	{"sandbox/gvisor", "sandbox/namespace", "drivers never see each other"},
+	{"sandbox/namespace", "sandbox/gvisor", "drivers never see each other"},
+	{"internal/harness/...", "internal/engine", "a harness is driven, and drives nobody"},
+	{"internal/keeper", "internal/engine", "the keeper runs in the sandbox and knows no session"},
+	{"client", "internal/...", "the client speaks the wire, as anybody's would"},
+}
+
+func TestImports(t *testing.T) {
+	got := moduleImports(t)
+	for _, pkg := range slices.Sorted(maps.Keys(got)) {
+		allowed, ok := mayImport[pkg]
+		if !ok {
+			t.Errorf("%s has no entry in mayImport: say where it belongs", pkg)
+			continue
+		}
+		ours := strings.Fields(allowed)
+		for imp := range got[pkg] {
+			to, isOurs := own(imp)
+			switch {
+			case isOurs && !slices.Contains(ours, to):
+				t.Errorf("%s imports %s, which the policy does not allow", pkg, to)
+			case !isOurs && pkg == "." && strings.Contains(imp, "."):
+				t.Errorf("the domain imports %s: standard library only", imp)
+			}
+		}
+		for _, to := range ours { // keep the policy as tight as the code
+			if !got[pkg][strings.TrimSuffix(module+"/"+to, "/.")] {
+				t.Errorf("mayImport[%q] allows %s, which nothing uses", pkg, to)
+			}
+		}
+	}
+	for pkg := range mayImport {
+		if got[pkg] == nil {
+			t.Errorf("mayImport names %s, which is not there", pkg)
+		}
+	}
+}
+
+func TestForeignImportsStayWhereTheyBelong(t *testing.T) {
+	got := moduleImports(t)
+	for path, where := range mayUse {
+		used := map[string]bool{}
+		for pkg, imports := range got {
+			for imp := range imports {
+				if imp == path || strings.HasPrefix(imp, path+"/") {
+					used[pkg] = true
+				}
+			}
+		}
+		for pkg := range used {
+			if !slices.Contains(strings.Fields(where), pkg) {
+				t.Errorf("%s imports %s, which belongs to %s", pkg, path, where)
+			}
+		}
+		for _, pkg := range strings.Fields(where) {
+			if !used[pkg] {
+				t.Errorf("mayUse[%q] allows %s, which does not use it", path, pkg)
+			}
+		}
+	}
+}
+
+func TestWallsStand(t *testing.T) {
+	got := moduleImports(t)
+	for _, wall := range never {
+		for pkg, imports := range got {
+			if !within(wall.from, pkg) {
+				continue
+			}
+			for imp := range imports {
+				to := imp
+				if o, isOurs := own(imp); isOurs {
+					to = o
+				}
+				if within(wall.to, to) {
+					t.Errorf("%s imports %s: %s", pkg, to, wall.why)
+				}
+			}
+		}
+	}
+}
+
+// moduleImports returns what each package of the module imports, tests aside.
+func moduleImports(t *testing.T) map[string]map[string]bool {
+	t.Helper()
+	got := map[string]map[string]bool{}
+	for _, f := range goFiles(t) {
+		if f.test {
+			continue
+		}
+		if got[f.pkg] == nil {
+			got[f.pkg] = map[string]bool{}
+		}
+		for _, imp := range f.imports(t) {
+			got[f.pkg][imp] = true
+		}
+	}
+	return got
+}
+
+// own returns the directory of a package of this module.
+func own(imp string) (string, bool) {
+	if imp == module {
+		return ".", true
+	}
+	return strings.CutPrefix(imp, module+"/")
+}
+
+// within reports whether path is pattern, or below it when it ends in "/...".
+func within(pattern, path string) bool {
+	tree, isTree := strings.CutSuffix(pattern, "/...")
+	return path == tree || isTree && strings.HasPrefix(path, tree+"/")
+}
