@@ -1,0 +1,139 @@
+package sandboxtest
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sojourn-dev/sojourn/internal/keeper"
+	"github.com/sojourn-dev/sojourn/sandbox"
+)
+
+// The first arguments with which the suite starts the test binary again.
+const (
+	commandCrash  = "sandboxtest-crash"
+	commandInside = "sandboxtest-inside"
+)
+
+// Main takes the process over when the suite has started it: as the keeper of a
+// sandbox, as a program inside one, or as a server that is going to be killed. It
+// returns when the process is the test itself.
+func Main(open Open) {
+	if len(os.Args) < 2 {
+		return
+	}
+	switch os.Args[1] {
+	case "keeper":
+		os.Exit(keeper.Main(os.Args[2:]))
+	case commandCrash:
+		os.Exit(createForever(open, os.Args[2]))
+	case commandInside:
+		os.Exit(inside(os.Args[2], os.Args[3:]))
+	}
+}
+
+// inside does what the suite wants done by a program in a sandbox.
+func inside(what string, args []string) int {
+	switch what {
+	case "connect":
+		return insideConnect(args)
+	case "interfaces":
+		return insideInterfaces()
+	case "knock":
+		return insideKnock(args[0])
+	case "deep":
+		return insideDeep(args[0])
+	case "fill":
+		return insideFill(args[0])
+	}
+	fmt.Println("unknown command", what)
+	return 2
+}
+
+// insideConnect tries addresses and prints those that answer.
+func insideConnect(addresses []string) int {
+	for _, a := range addresses {
+		c, err := net.DialTimeout("tcp", a, 2*time.Second)
+		if err == nil {
+			fmt.Println(a)
+			c.Close()
+		}
+	}
+	return 0
+}
+
+func insideInterfaces() int {
+	ifs, err := net.Interfaces()
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	for _, i := range ifs {
+		fmt.Println(i.Name)
+	}
+	return 0
+}
+
+// insideKnock opens connections to the keeper's socket as an impostor would, and holds
+// as many as it can until it is killed.
+func insideKnock(n string) int {
+	count, err := strconv.Atoi(n)
+	if err != nil {
+		return 2
+	}
+	greetings := []string{"", "x", strings.Repeat("0", 64) + "\n", strings.Repeat("f", 100) + "\n"}
+	var held []net.Conn
+	for i := range count {
+		c, err := net.Dial("unix", sandbox.SocketDir+"/"+sandbox.SocketName)
+		if err != nil {
+			fmt.Println("knock:", err)
+			return 1
+		}
+		_, _ = c.Write([]byte(greetings[i%len(greetings)])) // may be closed already
+		held = append(held, c)
+	}
+	fmt.Println("knocked", len(held))
+	time.Sleep(time.Hour)
+	return 0
+}
+
+// insideDeep makes a directory in a directory in a directory.
+func insideDeep(n string) int {
+	depth, err := strconv.Atoi(n)
+	if err != nil {
+		return 2
+	}
+	for range depth {
+		if err := os.Mkdir("d", 0o755); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		if err := os.Chdir("d"); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+	}
+	return 0
+}
+
+// insideFill makes files in the working directory whose names are hard to handle.
+func insideFill(n string) int {
+	count, err := strconv.Atoi(n)
+	if err != nil {
+		return 2
+	}
+	names := []string{"new\nline", "-rf", "a b", "\xff\xfe", "..x", "...", `back\slash`, strings.Repeat("n", 255), "removed.1", "removed.2"}
+	for i := range count {
+		names = append(names, "f"+strconv.Itoa(i))
+	}
+	for _, name := range names {
+		if err := os.WriteFile(name, nil, 0o000); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+	}
+	return 0
+}
