@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/sojourn-dev/sojourn/sandbox"
+	"github.com/sojourn-dev/sojourn/sandbox/gvisor"
+	"github.com/sojourn-dev/sojourn/sandbox/namespace"
+)
+
+// driverRow is one sandbox driver that this binary has.
+type driverRow struct {
+	name  string
+	probe func(ctx context.Context, dir, executable string) sandbox.Report
+	open  func(dir, executable string) (sandbox.Driver, error)
+}
+
+// drivers lists the drivers, the one with the strongest wall first: auto takes
+// the first that works here.
+var drivers = []driverRow{
+	{
+		name: gvisor.Name,
+		probe: func(ctx context.Context, dir, exe string) sandbox.Report {
+			return gvisor.Probe(ctx, gvisor.Config{Dir: dir, Executable: exe})
+		},
+		open: func(dir, exe string) (sandbox.Driver, error) {
+			return gvisor.Open(gvisor.Config{Dir: dir, Executable: exe})
+		},
+	},
+	{
+		name: namespace.Name,
+		probe: func(ctx context.Context, dir, exe string) sandbox.Report {
+			return namespace.Probe(ctx, namespace.Config{Dir: dir, Executable: exe})
+		},
+		open: func(dir, exe string) (sandbox.Driver, error) {
+			return namespace.Open(namespace.Config{Dir: dir, Executable: exe})
+		},
+	},
+}
+
+// chooseDriver opens the driver that the operator asked for, or with "auto" the
+// strongest one that works here. It never falls back silently: the reason says
+// what was tried. With "auto" and nothing that works there is no driver.
+func chooseDriver(ctx context.Context, data, want string, log *slog.Logger) (sandbox.Driver, string, error) {
+	if want == "none" {
+		return nil, "the operator asked for none", nil
+	}
+	exe, err := keepExecutable(data)
+	if err != nil {
+		return nil, "", fmt.Errorf("copy the executable into the data directory: %w", err)
+	}
+	var tried []string
+	known := []string{"auto", "none"}
+	for _, row := range drivers {
+		known = append(known, row.name)
+		if want != "auto" && want != row.name {
+			continue
+		}
+		report := probeOnce(ctx, row, data, exe)
+		if !report.Available {
+			tried = append(tried, strings.TrimSpace(row.name+": "+report.Reason+" "+report.Fix))
+			log.Warn("sandbox driver does not work here", "driver", row.name, "reason", report.Reason, "fix", report.Fix)
+			continue
+		}
+		d, err := row.open(filepath.Join(data, "sandboxes", row.name), exe)
+		if err != nil {
+			return nil, "", err
+		}
+		return d, strings.Join(append(tried, report.Reason), "; "), nil
+	}
+	switch {
+	case want == "auto":
+		return nil, strings.Join(tried, "; "), nil
+	case len(tried) > 0:
+		return nil, "", fmt.Errorf("driver %s", tried[0])
+	}
+	return nil, "", usagef("-driver: %q is none of %s", want, strings.Join(known, ", "))
+}
+
+// keepExecutable keeps a copy of this executable in the data directory: running
+// sandboxes have it mounted, whatever happens to the original. The name is the
+// digest of the content.
+func keepExecutable(data string) (string, error) {
+	src, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return "", err
+	}
+	defer src.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, src); err != nil {
+		return "", err
+	}
+	dir := filepath.Join(data, "bin", hex.EncodeToString(h.Sum(nil))[:16])
+	dst := filepath.Join(dir, "sojourn")
+	if _, err := os.Stat(dst); err == nil {
+		return dst, nil
+	}
+	// Sandboxes may run as another user than the server, so it is readable.
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	if _, err := src.Seek(0, io.SeekStart); err != nil {
+		return "", err
+	}
+	tmp, err := os.CreateTemp(dir, "sojourn-*")
+	if err != nil {
+		return "", err
+	}
+	defer os.Remove(tmp.Name())
+	_, err = io.Copy(tmp, src)
+	if err == nil {
+		err = tmp.Chmod(0o555)
+	}
+	if closeErr := tmp.Close(); err == nil {
+		err = closeErr
+	}
+	if err != nil {
+		return "", err
+	}
+	return dst, os.Rename(tmp.Name(), dst)
+}
+
+// probeOnce probes a driver, unless it was found to work with this executable
+// since the machine started: a server that restarts should be back at once.
+func probeOnce(ctx context.Context, row driverRow, data, exe string) sandbox.Report {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return runProbe(ctx, row, data, exe)
+	}
+	stamp := fmt.Sprintf("%s %s %d", strings.TrimSpace(string(boot)), exe, os.Geteuid())
+	file := filepath.Join(data, "bin", "probe-"+row.name+".json")
+	var kept struct {
+		Stamp  string         `json:"stamp"`
+		Report sandbox.Report `json:"report"`
+	}
+	if b, err := os.ReadFile(file); err == nil && json.Unmarshal(b, &kept) == nil && kept.Stamp == stamp && kept.Report.Available {
+		return kept.Report
+	}
+	kept.Stamp, kept.Report = stamp, runProbe(ctx, row, data, exe)
+	if b, err := json.Marshal(kept); err == nil && kept.Report.Available {
+		// A lost or torn file only means that the next start probes again.
+		_ = os.WriteFile(file, b, 0o600)
+	}
+	return kept.Report
+}
+
+func runProbe(ctx context.Context, row driverRow, data, exe string) sandbox.Report {
+	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
+	defer cancel()
+	return row.probe(ctx, filepath.Join(data, "sandboxes", row.name+"-probe"), exe)
+}

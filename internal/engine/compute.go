@@ -1,0 +1,362 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sojourn-dev/sojourn"
+	"github.com/sojourn-dev/sojourn/internal/checkpoint"
+	"github.com/sojourn-dev/sojourn/internal/link"
+	"github.com/sojourn-dev/sojourn/internal/store"
+	"github.com/sojourn-dev/sojourn/sandbox"
+)
+
+// compute is a lease's sandbox and the link to its keeper.
+type compute struct {
+	session sojourn.SessionID
+	epoch   int64
+	box     sandbox.Sandbox
+	peer    *link.Peer
+	cache   *checkpoint.Cache
+}
+
+// flight is the making of a compute. done is closed when c or err is set.
+type flight struct {
+	done chan struct{}
+	c    *compute
+	err  error
+}
+
+// ensure returns the session's compute, making it when there is none. Callers of
+// one session share one flight; a caller that gives up leaves it flying.
+func (e *Engine) ensure(ctx context.Context, id sojourn.SessionID) (*compute, error) {
+	e.mu.Lock()
+	f := e.flights[id]
+	if f == nil {
+		if e.closed {
+			e.mu.Unlock()
+			return nil, errStopping
+		}
+		f = &flight{done: make(chan struct{})}
+		e.flights[id] = f
+		e.wg.Go(func() {
+			fly, cancel := context.WithTimeout(e.base, e.cfg.StartTimeout)
+			defer cancel()
+			f.c, f.err = e.fly(fly, id)
+			e.mu.Lock()
+			delete(e.flights, id)
+			e.mu.Unlock()
+			close(f.done)
+		})
+	}
+	e.mu.Unlock()
+	select {
+	case <-f.done:
+		return f.c, f.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// live returns the compute of a session's lease when it is at hand.
+func (e *Engine) live(l *sojourn.Lease, now time.Time) *compute {
+	if l == nil || !l.Live(now) {
+		return nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c := e.computes[l.Session]
+	if c == nil || c.epoch != l.Epoch || ended(c.box) {
+		return nil
+	}
+	return c
+}
+
+func ended(b sandbox.Sandbox) bool {
+	select {
+	case <-b.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// fly makes a compute, or finds that there is one.
+func (e *Engine) fly(ctx context.Context, id sojourn.SessionID) (*compute, error) {
+	select {
+	case <-e.ready: // recovery may be adopting the same sandbox
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	facts, err := e.facts(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if c := e.live(facts.Lease, e.Now()); c != nil {
+		return c, nil
+	}
+	if e.cfg.Driver == nil {
+		return nil, sojourn.Errorf(sojourn.CodeComputeMissing, "There is nowhere to run: %s", e.cfg.DriverReason)
+	}
+	if l := facts.Lease; l != nil && l.Live(e.Now()) {
+		c, err := e.adopt(ctx, *l)
+		if err == nil {
+			return c, nil
+		}
+		if !errors.Is(err, sandbox.ErrGone) {
+			return nil, unreachable(err)
+		}
+	}
+	facts, err = e.endOld(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if c := facts.Continuation(e.Now()); !c.CanContinue {
+		return nil, &sojourn.Error{
+			Code: sojourn.CodeResumeUnavailable, Details: map[string]string{"reason": string(c.Reason)},
+			Message: "The previous state cannot be restored (" + string(c.Reason) + ").",
+		}
+	}
+	return e.grant(ctx, facts)
+}
+
+func unreachable(err error) error {
+	return &sojourn.Error{
+		Code: sojourn.CodeWorkspaceUnavailable, RetryAfter: 2 * time.Second, Cause: err,
+		Message: "The sandbox cannot be reached at the moment. It is kept.",
+	}
+}
+
+// endOld ends a lease that is over in fact but not yet in its row, and destroys
+// what is left of earlier leases: there are never two sandboxes of a session.
+func (e *Engine) endOld(ctx context.Context, id sojourn.SessionID) (f sojourn.Facts, err error) {
+	err = e.decide(ctx, id, func(tx *store.Tx, d *sojourn.Decision) error {
+		l := d.Facts().Lease
+		if l != nil && !l.State.Terminal() {
+			if err := endLease(d, *l, endState(*l, d.Now()), endReason(*l, d.Now())); err != nil {
+				return err
+			}
+		}
+		f = d.Facts()
+		return nil
+	})
+	if err != nil {
+		return f, err
+	}
+	if err := e.destroyEnded(ctx, id); err != nil {
+		return f, unreachable(err)
+	}
+	return f, nil
+}
+
+func endState(l sojourn.Lease, now time.Time) sojourn.LeaseState {
+	if l.State == sojourn.LeaseHeld && !l.Live(now) {
+		return sojourn.LeaseExpired
+	}
+	return sojourn.LeaseLost
+}
+
+func endReason(l sojourn.Lease, now time.Time) string {
+	switch {
+	case l.State == sojourn.LeaseRequested:
+		return "sandbox_not_started"
+	case l.Live(now):
+		return "sandbox_ended"
+	case l.Deadline().Equal(l.GrantedAt.Add(l.Ceiling)):
+		return "ceiling"
+	default:
+		return "idle_hold"
+	}
+}
+
+// grant makes a sandbox under a new lease and restores the head checkpoint into
+// it while its keeper boots. After a failure nothing is left of it.
+func (e *Engine) grant(ctx context.Context, facts sojourn.Facts) (*compute, error) {
+	id := facts.Session.ID
+	var lease sojourn.Lease
+	err := e.decide(ctx, id, func(_ *store.Tx, d *sojourn.Decision) (err error) {
+		lease, err = d.RequestLease(e.cfg.Driver.Name(), string(e.cfg.Driver.Capabilities().Isolation), e.cfg.Terms)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	c, err := e.provide(ctx, facts, lease)
+	if err == nil {
+		return c, nil
+	}
+	e.abandon(id, lease.Epoch, err)
+	if sojourn.CodeOf(err) != sojourn.CodeInternal {
+		return nil, err
+	}
+	return nil, &sojourn.Error{
+		Code: sojourn.CodeWorkspaceUnavailable, RetryAfter: 5 * time.Second, Cause: err,
+		Message: "No sandbox could be provided: " + bounded(err.Error(), 2000),
+	}
+}
+
+// abandon ends a lease whose sandbox did not come up. It must succeed even when
+// the flight's time is over.
+func (e *Engine) abandon(id sojourn.SessionID, epoch int64, why error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.base), 30*time.Second)
+	defer cancel()
+	e.log.Warn("sandbox did not start", "session", id, "lease_epoch", epoch, "error", why)
+	err := e.decide(ctx, id, func(_ *store.Tx, d *sojourn.Decision) error {
+		return d.EndLease(epoch, sojourn.LeaseLost, "sandbox_not_started")
+	})
+	if err == nil {
+		err = e.destroyEnded(ctx, id)
+	}
+	if err != nil {
+		e.log.Error("abandon a lease", "session", id, "lease_epoch", epoch, "error", err)
+	}
+}
+
+func (e *Engine) provide(ctx context.Context, facts sojourn.Facts, lease sojourn.Lease) (*compute, error) {
+	id := facts.Session.ID
+	spec := sandbox.Spec{Session: string(id), Epoch: lease.Epoch}
+	box, err := e.cfg.Driver.Create(ctx, spec)
+	if err != nil {
+		return nil, fmt.Errorf("create a sandbox: %w", err)
+	}
+	c := &compute{session: id, epoch: lease.Epoch, box: box, peer: newPeer(box, lease.Epoch), cache: new(checkpoint.Cache)}
+	restored := sojourn.CheckpointID("")
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		if _, err := c.peer.Info(gctx); err != nil {
+			return fmt.Errorf("reach the keeper: %w", err)
+		}
+		return nil
+	})
+	if h := facts.Head; facts.Session.Worked && h != nil {
+		restored = h.ID
+		g.Go(func() error { return e.restore(gctx, c, *h) })
+	}
+	if err := g.Wait(); err != nil {
+		c.peer.Close()
+		return nil, err
+	}
+	handle, err := json.Marshal(box.Handle())
+	if err != nil {
+		c.peer.Close()
+		return nil, fmt.Errorf("encode the sandbox handle: %w", err)
+	}
+	conversation := ""
+	if restored != "" {
+		conversation = facts.Head.AgentConversation
+	}
+	err = e.decide(ctx, id, func(tx *store.Tx, d *sojourn.Decision) error {
+		if err := d.HoldLease(lease.Epoch, handle, restored); err != nil {
+			return err
+		}
+		return d.SetConversation(lease.Epoch, conversation)
+	})
+	if err != nil {
+		c.peer.Close()
+		return nil, err
+	}
+	e.register(c)
+	return c, nil
+}
+
+func newPeer(box sandbox.Sandbox, epoch int64) *link.Peer {
+	return link.NewPeer(func(ctx context.Context) (link.Transport, error) {
+		rwc, err := box.Dial(ctx)
+		if errors.Is(err, sandbox.ErrGone) {
+			return nil, fmt.Errorf("%w: %w", link.ErrGone, err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return link.Framed(rwc), nil
+	}, link.Options{ClientName: "sojourn", Epoch: epoch})
+}
+
+func (e *Engine) restore(ctx context.Context, c *compute, h sojourn.Checkpoint) error {
+	dirs := c.box.Dirs()
+	_, err := e.cfg.Checkpoints.Restore(ctx, checkpoint.Ref{ID: checkpoint.RootID(h.Root), Bytes: h.RootBytes}, checkpoint.Target{
+		Workspace: dirs.Workspace, Home: dirs.Home, Empty: true, Cache: c.cache,
+	})
+	if err != nil {
+		return fmt.Errorf("restore checkpoint %s: %w", h.ID, err)
+	}
+	return nil
+}
+
+// register makes a compute known and watches its sandbox.
+func (e *Engine) register(c *compute) {
+	e.mu.Lock()
+	old := e.computes[c.session]
+	e.computes[c.session] = c
+	if !e.closed {
+		e.wg.Go(func() { e.watch(c) })
+	}
+	e.mu.Unlock()
+	if old != nil {
+		old.peer.Close()
+	}
+}
+
+// watch ends the lease when its sandbox ends by itself.
+func (e *Engine) watch(c *compute) {
+	select {
+	case <-e.base.Done():
+		return
+	case <-c.box.Done():
+	}
+	e.mu.Lock()
+	mine := e.computes[c.session] == c
+	e.mu.Unlock()
+	if !mine { // destroyed on purpose
+		return
+	}
+	e.log.Warn("sandbox ended", "session", c.session, "lease_epoch", c.epoch, "error", c.box.Err())
+	for {
+		err := e.decide(e.base, c.session, func(_ *store.Tx, d *sojourn.Decision) error {
+			if l := d.Facts().Lease; l != nil && l.Epoch == c.epoch {
+				return endLease(d, *l, endState(*l, d.Now()), endReason(*l, d.Now()))
+			}
+			return nil
+		})
+		if err == nil {
+			return
+		}
+		e.log.Error("end a lost lease", "session", c.session, "lease_epoch", c.epoch, "error", err)
+		select { // the disk may be full: what was lost must still be said
+		case <-e.base.Done():
+			return
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// endLease ends a lease and, in the same change, the run that it carried. A
+// sealing run goes on: its agent is done and its files are still there.
+func endLease(d *sojourn.Decision, l sojourn.Lease, to sojourn.LeaseState, why string) error {
+	if l.State.Terminal() {
+		return nil
+	}
+	r := d.Facts().Active
+	if r != nil && r.State == sojourn.RunActive && r.Epoch == l.Epoch {
+		stop, text := sojourn.StopWorkspaceLost, "The sandbox was lost."
+		if to == sojourn.LeaseExpired {
+			stop, text = sojourn.StopExecutionDeadline, "The lease of the sandbox ended ("+why+")."
+		}
+		if err := d.EndRun(r.ID, sojourn.RunCrashed, stop, &sojourn.RunError{Code: stop, Message: text}); err != nil {
+			return err
+		}
+	}
+	return d.EndLease(l.Epoch, to, why)
+}
+
+func bounded(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return s[:n] + "…"
+}

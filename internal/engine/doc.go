@@ -1,0 +1,31 @@
+// Package engine runs sessions. It is the only writer of session state.
+//
+// # Words
+//
+// A command is what a contract asks for; it is one transaction. A drive is one
+// worker taking one run to its end under a claim. A compute is a lease's
+// sandbox together with the link to its keeper. A flight is the making of a
+// compute: one per session at a time, which everybody else waits for.
+//
+// # Invariants
+//
+//   - A decision is made by the domain from facts read in the transaction that
+//     writes its change. Nothing slow, and nothing that another system can see,
+//     happens inside it.
+//   - Whatever a command accepted is a row in the work table before the reply,
+//     so it reaches exactly one end, whichever process dies.
+//   - All that a drive writes is written under its claim's fence.
+//   - A sandbox of an epoch that is not that of an open lease is destroyed.
+//
+// # Concurrency
+//
+// Commands may be called from any goroutine. [Engine.Run] owns every goroutine
+// and returns when they have. Drives run side by side, one per session.
+//
+// # Failure
+//
+// When the process is killed, agents go on in their sandboxes. [Engine.Run]
+// adopts the sandboxes of live leases again, ends the leases whose sandbox is
+// gone, removes what no lease owns, and takes every run up where its last
+// commit left it.
+package engine

@@ -1,0 +1,172 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sojourn-dev/sojourn"
+	"github.com/sojourn-dev/sojourn/internal/store"
+	"github.com/sojourn-dev/sojourn/internal/work"
+	"github.com/sojourn-dev/sojourn/sandbox"
+)
+
+// tendLease ends a session's lease when its deadline has passed, and destroys
+// the sandboxes of leases that are over. It is the handler of the work kind
+// "lease".
+func (e *Engine) tendLease(ctx context.Context, claim work.Claim) (work.Next, error) {
+	id := sojourn.SessionID(claim.ID)
+	var facts sojourn.Facts
+	err := claim.Commit(ctx, e.cfg.Store, func(tx *store.Tx) error {
+		f, err := tx.Facts(id)
+		if err != nil {
+			return err
+		}
+		return e.apply(tx, f, func(_ *store.Tx, d *sojourn.Decision) error {
+			l := d.Facts().Lease
+			if l != nil && l.State == sojourn.LeaseHeld && !l.Live(d.Now()) {
+				if err := endLease(d, *l, sojourn.LeaseExpired, endReason(*l, d.Now())); err != nil {
+					return err
+				}
+			}
+			facts = d.Facts()
+			return nil
+		})
+	})
+	if sojourn.CodeOf(err) == sojourn.CodeNotFound {
+		return work.Done(), nil
+	}
+	if err != nil {
+		return work.Next{}, err
+	}
+	l := facts.Lease
+	if l != nil && l.State == sojourn.LeaseHeld {
+		return work.Again(l.Deadline()), nil
+	}
+	if r := facts.Active; r != nil && r.State == sojourn.RunSealing {
+		return work.Again(e.Now().Add(200 * time.Millisecond)), nil // its files are being captured
+	}
+	return work.Done(), e.destroyEnded(ctx, id)
+}
+
+// destroyEnded destroys the sandboxes of a session's leases that are over.
+func (e *Engine) destroyEnded(ctx context.Context, id sojourn.SessionID) error {
+	var ended []sojourn.Lease
+	err := e.cfg.Store.View(ctx, func(tx *store.Tx) (err error) {
+		ended, err = tx.UndestroyedLeasesOf(id)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, l := range ended {
+		if err := e.destroy(ctx, l); err != nil {
+			return fmt.Errorf("destroy the sandbox of lease epoch %d: %w", l.Epoch, err)
+		}
+		err := e.cfg.Store.Update(ctx, func(tx *store.Tx) error { return tx.MarkDestroyed(l.Session, l.Epoch) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// destroy removes the sandbox of a lease that is over. It is no error when there
+// is none.
+func (e *Engine) destroy(ctx context.Context, l sojourn.Lease) error {
+	e.mu.Lock()
+	c := e.computes[l.Session]
+	if c != nil && c.epoch == l.Epoch {
+		delete(e.computes, l.Session)
+	} else {
+		c = nil
+	}
+	e.mu.Unlock()
+	if c != nil {
+		c.peer.Close()
+		if err := c.box.Destroy(ctx); err != nil {
+			e.mu.Lock()
+			if e.computes[l.Session] == nil { // so that the next try finds it
+				e.computes[l.Session] = c
+			}
+			e.mu.Unlock()
+			return err
+		}
+		return nil
+	}
+	if e.cfg.Driver == nil || e.cfg.Driver.Name() != l.Driver {
+		return nil // another driver's: its own sweep removes it when it is configured again
+	}
+	h := sandbox.Handle{Driver: l.Driver, Session: string(l.Session), Epoch: l.Epoch}
+	if len(l.Handle) > 0 {
+		if err := json.Unmarshal(l.Handle, &h); err != nil {
+			return fmt.Errorf("decode the sandbox handle: %w", err)
+		}
+	}
+	return e.cfg.Driver.Remove(ctx, h)
+}
+
+// sweepLoop reconciles at once and at every interval until ctx ends.
+func (e *Engine) sweepLoop(ctx context.Context) error {
+	tick := time.NewTicker(e.cfg.SweepEvery)
+	defer tick.Stop()
+	for {
+		if err := e.sweep(ctx); err != nil && ctx.Err() == nil {
+			e.log.Error("reconcile sandboxes", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
+}
+
+// sweep removes every sandbox that no open lease owns. The sandboxes are listed
+// before the leases are read, so that one which was made in between has its
+// lease in the answer.
+func (e *Engine) sweep(ctx context.Context) error {
+	if e.cfg.Driver == nil {
+		return nil
+	}
+	boxes, err := e.cfg.Driver.List(ctx)
+	if err != nil {
+		return fmt.Errorf("list sandboxes: %w", err)
+	}
+	var open []sojourn.Lease
+	sealing := map[sojourn.SessionID]int64{}
+	err = e.cfg.Store.View(ctx, func(tx *store.Tx) (err error) {
+		if open, err = tx.OpenLeases(); err != nil {
+			return err
+		}
+		runs, err := tx.SealingRuns()
+		for _, r := range runs {
+			sealing[r.Session] = r.Epoch
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("read leases: %w", err)
+	}
+	owned := map[string]int64{}
+	for id, epoch := range sealing {
+		owned[string(id)] = epoch
+	}
+	for _, l := range open {
+		owned[string(l.Session)] = l.Epoch
+	}
+	var errs []error
+	for _, h := range boxes {
+		if epoch, ok := owned[h.Session]; ok && epoch == h.Epoch {
+			continue
+		}
+		e.log.Info("remove a sandbox that no lease owns", "session", h.Session, "lease_epoch", h.Epoch)
+		l := sojourn.Lease{Session: sojourn.SessionID(h.Session), Epoch: h.Epoch, Driver: h.Driver}
+		if err := e.destroy(ctx, l); err != nil {
+			errs = append(errs, fmt.Errorf("remove sandbox %s/%d: %w", h.Session, h.Epoch, err))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,142 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sojourn-dev/sojourn"
+	"github.com/sojourn-dev/sojourn/internal/checkpoint"
+	"github.com/sojourn-dev/sojourn/internal/store"
+)
+
+// maxCaptures is how often a capture is tried before the run is completed with
+// its result only.
+const maxCaptures = 3
+
+// seal captures conversation and files of a sealing run at one boundary and
+// makes them the session's head in the change that ends the run. What cannot be
+// captured is said in the checkpoint's record; the run ends all the same.
+func (e *Engine) seal(ctx context.Context, d *drive, facts sojourn.Facts) error {
+	r := facts.Active
+	row, _ := e.runtime(facts.Session.Runtime)
+	var ck sojourn.Checkpoint
+	err := e.commit(ctx, d, func(tx *store.Tx, dec *sojourn.Decision) error {
+		old, err := tx.Checkpoints(facts.Session.ID)
+		if err != nil {
+			return err
+		}
+		for _, c := range old { // left by a drive that died while it captured
+			dec.AbandonCheckpoint(c)
+		}
+		ck, err = dec.BeginCheckpoint(newID[sojourn.CheckpointID](), r.ID, r.Epoch)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if facts.Lease != nil && facts.Lease.Epoch == r.Epoch {
+		ck.AgentConversation = facts.Lease.Conversation
+	}
+	got, err := e.captureAgain(ctx, facts, row.State)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		e.log.Error("capture a checkpoint", "session", facts.Session.ID, "run", r.ID, "error", err)
+		ck.Conversation, ck.ConversationReason = sojourn.FidelityResultOnly, "capture_failed"
+		ck.Workspace, ck.WorkspaceReason = sojourn.FidelityNone, "capture_failed"
+	} else {
+		describe(&ck, got)
+	}
+	return e.commit(ctx, d, func(_ *store.Tx, dec *sojourn.Decision) error { return dec.Seal(ck) })
+}
+
+// describe writes what was captured into the record.
+func describe(ck *sojourn.Checkpoint, got checkpoint.Capture) {
+	ck.Root, ck.RootBytes = string(got.Ref.ID), got.Ref.Bytes
+	for _, p := range got.Packs {
+		ck.Packs = append(ck.Packs, string(p.ID))
+	}
+	ck.Conversation, ck.ConversationReason = sojourn.FidelityResultOnly, string(got.Conversation.Reason)
+	if got.Conversation.Exact && ck.AgentConversation != "" {
+		ck.Conversation, ck.ConversationReason = sojourn.FidelityExact, ""
+	}
+	ck.Workspace, ck.WorkspaceReason = sojourn.FidelityNone, string(got.Workspace.Reason)
+	if got.Workspace.Exact {
+		ck.Workspace, ck.WorkspaceReason = sojourn.FidelityPortableTree, ""
+	}
+	ck.TreeDigest = got.Workspace.Digest
+	ck.Entries = got.Workspace.Entries + got.Conversation.Entries
+	ck.Bytes = got.Workspace.Bytes + got.Conversation.Bytes
+	ck.Stored = got.Stored
+}
+
+// captureAgain captures, and tries again after a passing fault.
+func (e *Engine) captureAgain(ctx context.Context, facts sojourn.Facts, state []string) (got checkpoint.Capture, err error) {
+	for attempt := 1; ; attempt++ {
+		got, err = e.capture(ctx, facts, state)
+		if err == nil || attempt == maxCaptures || ctx.Err() != nil || errors.Is(err, errNoFiles) {
+			return got, err
+		}
+		select {
+		case <-time.After(time.Duration(attempt) * time.Second):
+		case <-ctx.Done():
+			return got, context.Cause(ctx)
+		}
+	}
+}
+
+// errNoFiles reports that the sandbox is gone with its directories.
+var errNoFiles = errors.New("the sandbox's files are gone")
+
+// capture reads the files of the run's sandbox while nothing in it can write. A
+// sandbox that has died since holds still by itself.
+func (e *Engine) capture(ctx context.Context, facts sojourn.Facts, state []string) (checkpoint.Capture, error) {
+	e.mu.Lock()
+	c := e.computes[facts.Session.ID]
+	e.mu.Unlock()
+	if c == nil || c.epoch != facts.Active.Epoch {
+		return checkpoint.Capture{}, errNoFiles
+	}
+	if !ended(c.box) {
+		thaw, err := e.freeze(ctx, c)
+		if err != nil {
+			return checkpoint.Capture{}, err
+		}
+		defer thaw()
+	}
+	dirs := c.box.Dirs()
+	spec := checkpoint.Spec{
+		Workspace: dirs.Workspace, Home: dirs.Home, State: state, Cache: c.cache,
+		WorkspaceMaxBytes: e.cfg.WorkspaceMaxBytes, ConversationMaxBytes: e.cfg.ConversationMaxBytes,
+	}
+	if h := facts.Head; h != nil && h.Root != "" {
+		spec.Parent = &checkpoint.Ref{ID: checkpoint.RootID(h.Root), Bytes: h.RootBytes}
+	}
+	if l := facts.Lease; l != nil {
+		spec.Agent, _ = json.Marshal(map[string]string{"conversation": l.Conversation, "runtime": facts.Session.Runtime})
+	}
+	return e.cfg.Checkpoints.Capture(ctx, spec)
+}
+
+// freeze stops every process of the sandbox until thaw is called.
+func (e *Engine) freeze(ctx context.Context, c *compute) (thaw func(), err error) {
+	ask, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if _, err := c.peer.Freeze(ask); err != nil {
+		if ended(c.box) {
+			return func() {}, nil
+		}
+		return nil, fmt.Errorf("freeze the sandbox: %w", err)
+	}
+	return func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		if err := c.peer.Thaw(ctx); err != nil && !ended(c.box) {
+			e.log.Error("thaw a sandbox", "session", c.session, "lease_epoch", c.epoch, "error", err)
+		}
+	}, nil
+}

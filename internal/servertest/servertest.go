@@ -1,0 +1,241 @@
+// Package servertest runs a whole server inside a test: real store, engine,
+// contracts and HTTP, with the fake sandbox driver and the scripted agent as a
+// program of the test's own process.
+//
+// A [Server] can be restarted on its data, which ends it as a crash would as far
+// as the engine is concerned: drives and flights are cut, sandboxes live on.
+package servertest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"gocloud.dev/blob"
+	"gocloud.dev/blob/fileblob"
+
+	"github.com/sojourn-dev/sojourn"
+	"github.com/sojourn-dev/sojourn/internal/harness"
+	"github.com/sojourn-dev/sojourn/internal/harness/acp"
+	"github.com/sojourn-dev/sojourn/internal/harness/script"
+	"github.com/sojourn-dev/sojourn/internal/keeper"
+	"github.com/sojourn-dev/sojourn/internal/server"
+	"github.com/sojourn-dev/sojourn/internal/store"
+	"github.com/sojourn-dev/sojourn/internal/store/sqlite"
+	"github.com/sojourn-dev/sojourn/sandbox"
+	"github.com/sojourn-dev/sojourn/sandbox/fake"
+)
+
+// AdminKey is the admin key of every test server.
+const AdminKey = "test-admin-key-0123456789"
+
+// Config changes what a test server does. The zero value works.
+type Config struct {
+	Terms                sojourn.Terms // lease numbers; zero means those of the contract
+	TurnDeadline         time.Duration
+	CancelGrace          time.Duration // 0 means one second
+	SweepEvery           time.Duration // 0 means 100 ms
+	WorkspaceMaxBytes    int64
+	ConversationMaxBytes int64
+	Heartbeat            time.Duration
+	// NoCompute leaves the server without a sandbox driver.
+	NoCompute bool
+	// Env is added to the environment of the scripted agent.
+	Env map[string]string
+	// Runtimes replaces the one runtime, which is the scripted agent.
+	Runtimes []harness.Runtime
+	// Bucket replaces the blob store in the data directory.
+	Bucket *blob.Bucket
+	// Harness replaces the ACP harness.
+	Harness harness.Harness
+}
+
+// Server is a running test server.
+type Server struct {
+	URL    string
+	Fake   *fake.Driver // its knobs make sandboxes fail
+	Engine *server.Server
+	Dir    string
+
+	t      testing.TB
+	cfg    Config
+	bucket *blob.Bucket
+	addr   string
+	cancel context.CancelFunc
+	done   chan error
+}
+
+// Start runs a server until the test ends.
+func Start(t testing.TB, c Config) *Server {
+	t.Helper()
+	s := &Server{t: t, cfg: c, Dir: t.TempDir(), addr: "127.0.0.1:0", bucket: c.Bucket}
+	s.Fake = fake.New(fake.Config{
+		Dir:      filepath.Join(s.Dir, "sandboxes"),
+		Programs: map[string]keeper.Program{sandbox.KeeperPath: script.Run},
+	})
+	if s.bucket == nil {
+		b, err := fileblob.OpenBucket(filepath.Join(s.Dir, "blobs"), &fileblob.Options{
+			CreateDir: true, NoTempDir: true, Metadata: fileblob.MetadataDontWrite,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { b.Close() })
+		s.bucket = b
+	}
+	t.Cleanup(func() {
+		s.Stop()
+		s.Fake.Shutdown()
+	})
+	s.start()
+	return s
+}
+
+// Restart ends the server and starts it again on its data, at the same address.
+func (s *Server) Restart() {
+	s.t.Helper()
+	s.Stop()
+	s.start()
+}
+
+// Stop ends the server; sandboxes live on.
+func (s *Server) Stop() {
+	s.t.Helper()
+	if s.cancel == nil {
+		return
+	}
+	s.cancel()
+	if err := <-s.done; err != nil {
+		s.t.Errorf("server ended: %v", err)
+	}
+	if err := s.Engine.Close(); err != nil {
+		s.t.Errorf("close server: %v", err)
+	}
+	s.cancel = nil
+}
+
+// Start runs a stopped server again.
+func (s *Server) Start() {
+	s.t.Helper()
+	s.start()
+}
+
+func (s *Server) start() {
+	s.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	srv, err := server.Open(ctx, s.config())
+	if err != nil {
+		cancel()
+		s.t.Fatalf("open server: %v", err)
+	}
+	l, err := net.Listen("tcp", s.addr)
+	if err != nil {
+		cancel()
+		s.t.Fatal(err)
+	}
+	s.addr = l.Addr().String()
+	s.URL, s.Engine, s.cancel, s.done = "http://"+s.addr, srv, cancel, make(chan error, 1)
+	go func() { s.done <- srv.Run(ctx, l) }()
+	<-srv.Engine.Ready()
+}
+
+func (s *Server) config() server.Config {
+	c := s.cfg
+	log := slog.New(slog.NewTextHandler(testWriter{s.t}, &slog.HandlerOptions{Level: slog.LevelInfo}))
+	sc := server.Config{
+		Bucket: s.bucket, Harness: c.Harness, Runtimes: c.Runtimes, AdminKey: AdminKey,
+		Terms: c.Terms, TurnDeadline: c.TurnDeadline, Heartbeat: c.Heartbeat, Log: log, Version: "test",
+		WorkspaceMaxBytes: c.WorkspaceMaxBytes, ConversationMaxBytes: c.ConversationMaxBytes,
+		CancelGrace: c.CancelGrace, SweepEvery: c.SweepEvery,
+		OpenStore: func(ctx context.Context, onEvents func(sojourn.SessionID, []sojourn.Event)) (store.Store, error) {
+			return sqlite.Open(ctx, sqlite.Config{Dir: filepath.Join(s.Dir, "data"), OnEvents: onEvents, Log: log})
+		},
+		OpenDriver: func(context.Context) (sandbox.Driver, string, error) {
+			if c.NoCompute {
+				return nil, "the test wants none", nil
+			}
+			return s.Fake, "the test wants it", nil
+		},
+	}
+	if sc.CancelGrace == 0 {
+		sc.CancelGrace = time.Second
+	}
+	if sc.SweepEvery == 0 {
+		sc.SweepEvery = 100 * time.Millisecond
+	}
+	if sc.Harness == nil {
+		sc.Harness = &acp.Harness{}
+	}
+	if sc.Runtimes == nil {
+		row, _ := harness.RuntimeByID("script")
+		row.Env = c.Env
+		sc.Runtimes = []harness.Runtime{row}
+	}
+	return sc
+}
+
+// testWriter sends log lines to the test.
+type testWriter struct{ t testing.TB }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Logf("%s", bytes.TrimRight(p, "\n"))
+	return len(p), nil
+}
+
+// Call makes a request with the admin key and decodes a 2xx answer into out,
+// which may be nil. It returns the status and, otherwise, the error's code.
+func (s *Server) Call(method, path string, body, out any) (status int, code string) {
+	s.t.Helper()
+	var in io.Reader
+	if body != nil {
+		b, err := json.Marshal(body)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		in = bytes.NewReader(b)
+	}
+	req, err := http.NewRequest(method, s.URL+path, in)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+AdminKey)
+	req.Header.Set("Content-Type", "application/json")
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		s.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if res.StatusCode/100 != 2 {
+		var e struct{ Error struct{ Code string } }
+		if err := json.Unmarshal(b, &e); err != nil {
+			s.t.Fatalf("%s %s: %d without an envelope: %s", method, path, res.StatusCode, b)
+		}
+		return res.StatusCode, e.Error.Code
+	}
+	if out != nil {
+		if err := json.Unmarshal(b, out); err != nil {
+			s.t.Fatalf("%s %s: %v in %s", method, path, err, b)
+		}
+	}
+	return res.StatusCode, ""
+}
+
+// Must is Call for what must succeed.
+func (s *Server) Must(method, path string, body, out any) {
+	s.t.Helper()
+	if status, code := s.Call(method, path, body, out); status/100 != 2 {
+		s.t.Fatal(fmt.Errorf("%s %s: %d %s", method, path, status, code))
+	}
+}
