@@ -1,0 +1,61 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestSpan(t *testing.T) {
+	for _, tt := range []struct {
+		in   time.Duration
+		want string
+	}{
+		{0, "0ms"},
+		{950 * time.Millisecond, "950ms"},
+		{3240 * time.Millisecond, "3.2s"},
+		{9999 * time.Millisecond, "9.9s"},
+		{42 * time.Second, "42s"},
+		{25 * time.Minute, "25m"},
+		{25*time.Minute + 3*time.Second, "25m3s"},
+		{24*time.Hour - time.Second, "23h59m"},
+		{49 * time.Hour, "2d1h"},
+	} {
+		if got := span(tt.in); got != tt.want {
+			t.Errorf("span(%v) = %q, want %q", tt.in, got, tt.want)
+		}
+	}
+	if got := relative(-90 * time.Second); got != "1m30s ago" {
+		t.Errorf("relative(-90s) = %q", got)
+	}
+	if got := relative(500 * time.Millisecond); got != "now" {
+		t.Errorf("relative(500ms) = %q", got)
+	}
+}
+
+func TestSize(t *testing.T) {
+	for in, want := range map[int64]string{
+		0: "0 B", 999: "999 B", 1000: "1.0 kB", 999_949: "999.9 kB", 999_950: "1.0 MB", 12_300_000: "12.3 MB", 1 << 62: "4.6 EB",
+	} {
+		if got := size(in); got != want {
+			t.Errorf("size(%d) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestTableIsAligned(t *testing.T) {
+	var b strings.Builder
+	newPrinter(&b, false).table([]string{"ID", "STATE", "TITLE"}, [][]string{{"a", "attached", "日本語"}, {"längere", "", ""}})
+	const want = "ID       STATE     TITLE\na        attached  日本語\nlängere\n"
+	if b.String() != want {
+		t.Errorf("got\n%swant\n%s", b.String(), want)
+	}
+}
+
+func TestFieldsWithoutAValueAreLeftOut(t *testing.T) {
+	var b strings.Builder
+	newPrinter(&b, false).fields([]field{{"session", "x"}, {"title", ""}, {"at", "now"}})
+	if got, want := b.String(), "session  x\nat       now\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

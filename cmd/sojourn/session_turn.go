@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sojourn-dev/sojourn"
+	"github.com/sojourn-dev/sojourn/client"
+)
+
+const turnHelp = `TEXT is what the agent gets; "-" reads it from standard input to its end. What
+the agent says is printed as it comes, its tool calls as a line each, and its
+questions with the commands that answer them.
+
+The exit code is 0 if the run completed and 1 if it failed, crashed or was
+cancelled. Ctrl-C ends the watching and not the run (130). When the server goes
+away the command waits for it to come back; when it gives up, the outcome is
+unknown (5).`
+
+// maxTurnBytes bounds a turn read from standard input; the server has its own
+// bound below that.
+const maxTurnBytes = 32 << 20
+
+func prepareTurn(fs *flag.FlagSet) func(context.Context, *shell, []string) error {
+	noFollow := fs.Bool("no-follow", false, "submit only")
+	patience := fs.Duration("patience", defaultPatience, "how long to wait for a server that went away, as a `duration`")
+	return func(ctx context.Context, s *shell, args []string) error {
+		text, err := s.turnText(args[1:])
+		if err != nil {
+			return err
+		}
+		v, err := s.session(ctx, args[0])
+		if err != nil {
+			return s.failure(err)
+		}
+		made, err := s.c.SubmitTurn(ctx, v.ID, client.TurnInput{Input: client.Text(text)})
+		if err != nil {
+			return s.submitFailure(v.ID, err)
+		}
+		if *noFollow {
+			if s.p.json {
+				return s.p.value(made)
+			}
+			s.p.printf("turn %d accepted, run %s\nwatch it with\n  sojourn session events %s --after %d --follow\n",
+				made.Turn.Number, made.Run.ID, v.ID, v.LastSequence)
+			return nil
+		}
+		return s.watchRun(ctx, v, made.Run.ID, *patience)
+	}
+}
+
+// turnText is what the words of the command line stand for.
+func (s *shell) turnText(words []string) (string, error) {
+	text := strings.Join(words, " ")
+	if text == "-" {
+		b, err := io.ReadAll(io.LimitReader(s.in, maxTurnBytes+1))
+		if err != nil {
+			return "", fmt.Errorf("read the turn from standard input: %w", err)
+		}
+		if len(b) > maxTurnBytes {
+			return "", usagef("the turn on standard input is longer than %s", size(maxTurnBytes))
+		}
+		text = strings.TrimSuffix(string(b), "\n")
+	}
+	switch {
+	case strings.TrimSpace(text) == "":
+		return "", usagef("the turn is empty")
+	case !utf8.ValidString(text):
+		return "", usagef("the turn is not valid UTF-8")
+	}
+	return text, nil
+}
+
+// submitFailure explains why a turn was not submitted, or that nobody knows.
+func (s *shell) submitFailure(session string, err error) error {
+	if errors.Is(err, context.Canceled) {
+		fmt.Fprintf(s.err, "sojourn: interrupted before the server answered; see sojourn session show %s\n", session)
+	}
+	return s.failure(err)
+}
+
+// watchRun narrates one run to its end and reports how it ended. from is the
+// session as it was before the run's turn was submitted.
+func (s *shell) watchRun(ctx context.Context, from client.Session, run string, patience time.Duration) error {
+	n := newNarrator(s.p, from.ID)
+	if !s.p.json {
+		n.note(dim, "·", "run %s", run)
+	}
+	var end *client.Event
+	last, err := s.follow(ctx, from.ID, from.LastSequence, patience, func(e client.Event) (bool, error) {
+		if e.RunID != "" && e.RunID != run {
+			return true, nil // late news of an earlier run
+		}
+		if endsRun(e) {
+			end = &e
+		}
+		if s.p.json {
+			return end == nil, s.p.valueLine(e)
+		}
+		n.tell(e)
+		return end == nil, nil
+	})
+	n.text.fresh()
+	switch {
+	case end != nil && end.Type == string(sojourn.EventRunCompleted):
+		return nil
+	case end != nil:
+		return &exitError{exitFailure, errors.New("")} // the narration has said it
+	case ctx.Err() != nil:
+		fmt.Fprintf(s.err, "\nThe run goes on. Watch it again with\n  sojourn session events %s --after %d --follow\nor end it with\n  sojourn session cancel %s\n", from.ID, last, from.ID)
+		return context.Canceled
+	}
+	return s.unknownOutcome(from.ID, last, err)
+}
+
+// endsRun reports whether e says how a run ended.
+func endsRun(e client.Event) bool {
+	switch sojourn.EventType(e.Type) {
+	case sojourn.EventRunCompleted, sojourn.EventRunFailed, sojourn.EventRunCrashed, sojourn.EventRunCancelled:
+		return true
+	}
+	return false
+}
+
+// unknownOutcome explains that the watching ended before the run did: that is
+// never success.
+func (s *shell) unknownOutcome(session string, last int64, err error) error {
+	err = s.failure(err)
+	code := exitFailure
+	if coded, ok := errors.AsType[*exitError](err); ok {
+		code = coded.code
+	}
+	return &exitError{code, fmt.Errorf("the outcome of the run is unknown: %w; go on watching with: sojourn session events %s --after %d --follow", err, session, last)}
+}

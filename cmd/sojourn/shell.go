@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+
+	"github.com/sojourn-dev/sojourn/client"
+)
+
+// shell is one call of a client command: whom it asks and where it writes.
+type shell struct {
+	stdio
+	p   *printer
+	c   *client.Client
+	url string // of the server, safe to print
+}
+
+// newShell reads the settings. Nothing is asked of the server yet.
+func newShell(std stdio, o settings) (*shell, error) {
+	address := orEnv(o.url, "SOJOURN_URL", defaultURL)
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return nil, usagef("the address of the server (--url, SOJOURN_URL) must be like %s; it is %q", defaultURL, visible(address, ""))
+	}
+	c, err := client.New(client.Config{URL: address, Key: orEnv(o.key, "SOJOURN_KEY", "")})
+	if err != nil {
+		return nil, usagef("%s", visible(err.Error(), ""))
+	}
+	return &shell{stdio: std, p: newPrinter(std.out, o.json), c: c, url: visible(u.Redacted(), "")}, nil
+}
+
+// failure gives what a call came back with its exit code and a sentence for
+// people. An error of the context stays what it is.
+func (s *shell) failure(err error) error {
+	var coded *exitError
+	if err == nil || errors.As(err, &coded) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	refused, ok := errors.AsType[*client.Error](err)
+	if !ok {
+		if unreachable(err) {
+			return &exitError{exitUnreachable, fmt.Errorf("no server answers at %s (%w); start one with: sojourn serve, or name another with --url or SOJOURN_URL", s.url, cause(err))}
+		}
+		return fmt.Errorf("%s", visible(err.Error(), ""))
+	}
+	return &exitError{codeOf(refused.Status), errors.New(s.sentence(refused))}
+}
+
+// codeOf is the exit code for a status of the server.
+func codeOf(status int) int {
+	switch status {
+	case http.StatusNotFound:
+		return exitNotFound
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusConflict:
+		return exitRefused
+	case http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusRequestEntityTooLarge:
+		return exitUsage
+	default:
+		return exitFailure
+	}
+}
+
+// unreachable reports whether err means that no server answered.
+func unreachable(err error) bool {
+	_, network := errors.AsType[*net.OpError](err)
+	_, call := errors.AsType[*url.Error](err)
+	return network || call || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
+}
+
+// cause is the part of a connection's error that is worth reading.
+func cause(err error) error {
+	if e, ok := errors.AsType[*os.SyscallError](err); ok {
+		return e.Err
+	}
+	if e, ok := errors.AsType[*net.DNSError](err); ok {
+		return errors.New(visible(e.Error(), ""))
+	}
+	if e, ok := errors.AsType[*url.Error](err); ok {
+		return errors.New(visible(e.Err.Error(), ""))
+	}
+	return errors.New(visible(err.Error(), ""))
+}
+
+// sentence says what the server refused and what can be done about it.
+func (s *shell) sentence(e *client.Error) string {
+	text := line(e.Message, 2000)
+	switch e.Status {
+	case http.StatusUnauthorized:
+		text += " Set SOJOURN_KEY or --key to a valid key."
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		if e.RetryAfter > 0 {
+			text += " Try again in " + span(e.RetryAfter) + "."
+		}
+	}
+	text += " (" + line(e.Code, 80)
+	if e.RequestID != "" && e.Status >= http.StatusInternalServerError {
+		text += ", request " + line(e.RequestID, 80)
+	}
+	return text + ")"
+}
