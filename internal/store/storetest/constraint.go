@@ -202,26 +202,51 @@ func testUndestroyedLeases(t *testing.T, open Open) {
 	same(t, "undestroyed", epochs(), []int64{2})
 	decide(t, s, "s", func(d *sojourn.Decision) error { return d.EndLease(3, sojourn.LeaseReleased, "test") })
 	same(t, "undestroyed", epochs(), []int64{2, 3})
+	of := read(t, s, func(tx *store.Tx) ([]sojourn.Lease, error) { return tx.UndestroyedLeasesOf("s") })
+	same(t, "undestroyed of the session", of, read(t, s, (*store.Tx).UndestroyedLeases))
 }
 
-func testRunState(t *testing.T, open Open) {
+func testLeaseState(t *testing.T, open Open) {
 	s := open(t, nil)
 	create(t, s, "s")
-	_, run := submit(t, s, "s", 1)
+	decide(t, s, "s", func(d *sojourn.Decision) error {
+		_, err := d.RequestLease("fake", "none", sojourn.Terms{})
+		return err
+	})
 	state := func() []byte {
-		return read(t, s, func(tx *store.Tx) ([]byte, error) { return tx.RunState(run) })
+		return read(t, s, func(tx *store.Tx) ([]byte, error) { return tx.LeaseState("s", 1) })
 	}
 	same(t, "state before", state(), []byte(nil))
 	for _, want := range [][]byte{{0, 1, 255}, {}, []byte("again")} {
-		update(t, s, func(tx *store.Tx) error { return tx.PutRunState(run, want) })
+		update(t, s, func(tx *store.Tx) error { return tx.PutLeaseState("s", 1, want) })
 		if got := state(); string(got) != string(want) {
 			t.Errorf("state %q, want %q", got, want)
 		}
 	}
-	decide(t, s, "s", func(d *sojourn.Decision) error { _, err := d.CancelRun(run); return err })
+	decide(t, s, "s", func(d *sojourn.Decision) error { return d.EndLease(1, sojourn.LeaseReleased, "test") })
 	same(t, "state after the end", state(), []byte(nil))
-	err := s.Update(t.Context(), func(tx *store.Tx) error { return tx.PutRunState(run, []byte("late")) })
-	if code := sojourn.CodeOf(err); code != sojourn.CodeExecutionLost {
-		t.Errorf("late state: code %q (%v), want execution_lost", code, err)
+	err := s.Update(t.Context(), func(tx *store.Tx) error { return tx.PutLeaseState("s", 1, []byte("late")) })
+	if code := sojourn.CodeOf(err); code != sojourn.CodeWorkspaceExpired {
+		t.Errorf("late state: code %q (%v), want workspace_expired", code, err)
 	}
+}
+
+func testLeaseWorked(t *testing.T, open Open) {
+	s := open(t, nil)
+	create(t, s, "s")
+	_, run := submit(t, s, "s", 1)
+	worked := func(epoch int64) bool {
+		return read(t, s, func(tx *store.Tx) (bool, error) { return tx.LeaseWorked("s", epoch) })
+	}
+	decide(t, s, "s", func(d *sojourn.Decision) error {
+		l, err := d.RequestLease("fake", "none", sojourn.Terms{})
+		return errors.Join(err, d.HoldLease(l.Epoch, nil, ""), d.StartRun(run))
+	})
+	same(t, "worked before the prompt", worked(1), false)
+	decide(t, s, "s", func(d *sojourn.Decision) error { return d.ActivateRun(run, 1) })
+	same(t, "worked after the prompt", worked(1), true)
+	same(t, "another lease worked", worked(2), false)
+	same(t, "sealing runs", len(read(t, s, (*store.Tx).SealingRuns)), 0)
+	decide(t, s, "s", func(d *sojourn.Decision) error { return d.FinishRun(run, sojourn.RunCompleted, "end_turn") })
+	same(t, "sealing runs", read(t, s, (*store.Tx).SealingRuns)[0].ID, run)
 }
