@@ -39,7 +39,8 @@ func (d *drive) begin(ctx context.Context) error {
 // turn gives the prompt, unless it is known to have arrived, and waits for the
 // answer. What it sends may have been sent before, under the same write ids.
 func (d *drive) turn(ctx context.Context) error {
-	d.live, d.waiting = true, d.id(stepPrompt)
+	// The reply at hand is that of the handshake.
+	d.live, d.reply, d.waiting = true, nil, d.id(stepPrompt)
 	if !d.st.Sent {
 		if err := d.port.Activate(ctx); err != nil {
 			return fmt.Errorf("activate: %w", err)
