@@ -17,6 +17,7 @@ export CGO_ENABLED := 0
 RACE ?= ./internal/link/... ./internal/keeper/... ./internal/hub/... ./internal/checkpoint/... ./internal/harness/...
 
 FUZZTIME ?= 10s
+BENCHTIME ?= 1s
 KILLS ?= 200
 
 .PHONY: help
@@ -68,6 +69,28 @@ fuzz: ## every fuzz target for FUZZTIME (10s)
 			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$pkg"; \
 		done; \
 	done
+
+.PHONY: bench
+bench: ## the benchmarks, each beside its limit (BENCHTIME=1s)
+	@$(GO) list -f '{{.Dir}}' ./... | while read -r dir; do \
+		grep -qs '^func Benchmark' "$$dir"/*_test.go || continue; \
+		$(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) "$$dir"; \
+	done
+
+.PHONY: chaos
+chaos: ## kill server, keeper, agent and sandbox KILLS (200) times and check the guarantees
+	SOJOURN_KILLS=$(KILLS) $(GO) test -v -count=1 -timeout 60m -run Chaos ./... 2>&1 | awk -f tools/tests.awk
+
+.PHONY: golden
+golden: ## rewrite the golden files: the diff is the review
+	@grep -rl --include='*_test.go' 'flag.Bool("update"' . | xargs -n1 dirname | sort -u | while read -r pkg; do \
+		echo "$$pkg"; $(GO) test "$$pkg" -update >/dev/null; \
+	done
+	@git status --short
+
+.PHONY: docs
+docs: ## check the documents: links, the map, the tests that guarantees name
+	$(GO) test -count=1 -run 'Documents|Architecture|Guarantee|DecisionRecords|Makefile' ./internal/archtest
 
 .PHONY: clean
 clean: ## remove what make made here
