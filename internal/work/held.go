@@ -79,11 +79,8 @@ func (e *Engine) settled(h *held) {
 // work runs the handler of a claim and writes down how it ended.
 func (e *Engine) work(ctx context.Context, h *held) {
 	defer e.drop(h)
-	if h.before != nil { // it has lost the claim, and is being told so
-		select {
-		case <-h.before:
-		case <-h.ctx.Done():
-		}
+	if h.before != nil {
+		<-h.before // it has lost its claim, and its context has ended
 	}
 	next, err := e.run(h)
 	e.mu.Lock()
