@@ -69,6 +69,7 @@ func (c *Cursor) read(ctx context.Context) ([]Frame, error) {
 	for i, e := range events {
 		frames[i] = newFrame(e)
 	}
+	c.ring.share(frames)
 	return frames, nil
 }
 

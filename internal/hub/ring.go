@@ -91,6 +91,22 @@ func (r *ring) next(after int64, limit int) (frames []Frame, read bool, grown <-
 	return nil, after < r.head || r.looked.IsZero(), r.grown
 }
 
+// share replaces frames by those that the ring holds of the same events, so that
+// their encoded forms are made once. frames have no gap.
+func (r *ring) share(frames []Frame) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.frames) == 0 {
+		return
+	}
+	first := r.frames[0].Event.Seq
+	for i, f := range frames {
+		if at := f.Event.Seq - first; at >= 0 && at < int64(len(r.frames)) {
+			frames[i] = r.frames[at]
+		}
+	}
+}
+
 // duty reports whether the caller is to look at the store now, because nobody
 // has for a poll interval.
 func (r *ring) duty(now time.Time, poll time.Duration) bool {
