@@ -32,6 +32,9 @@ func demo(ctx context.Context, io stdio, args []string) error {
 	if *runtime != "script" {
 		return usagef("the demo's turns are written for the runtime script; %q is not shown by it yet", *runtime)
 	}
+	if err := becomeStatic(ctx, io); err != nil {
+		return err
+	}
 	exe, err := os.Executable()
 	if err != nil {
 		return err
@@ -270,7 +273,7 @@ func firstRun(events []demoEvent) string {
 func digestIn(text string) string {
 	found := ""
 	for _, w := range strings.Fields(text) {
-		w = strings.TrimPrefix(w, "sha256:")
+		w = strings.Trim(w, ",.")
 		if _, err := hex.DecodeString(w); err == nil && len(w) == 64 {
 			found = w
 		}

@@ -36,6 +36,9 @@ func doctor(ctx context.Context, io stdio, args []string) error {
 	if fs.NArg() > 0 {
 		return usagef("doctor takes no arguments")
 	}
+	if err := becomeStatic(ctx, io); err != nil {
+		return err
+	}
 	dir, err := os.MkdirTemp("", "sojourn-doctor-")
 	if err != nil {
 		return err

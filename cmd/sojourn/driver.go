@@ -31,6 +31,12 @@ var drivers = []driverRow{
 	{
 		name: gvisor.Name,
 		probe: func(ctx context.Context, dir, exe string) sandbox.Report {
+			if dynamic() {
+				return sandbox.Report{
+					Driver: gvisor.Name, Isolation: sandbox.IsolationGVisor,
+					Reason: "this executable is linked dynamically", Fix: "Build it with CGO_ENABLED=0.",
+				}
+			}
 			return gvisor.Probe(ctx, gvisor.Config{Dir: dir, Executable: exe})
 		},
 		open: func(dir, exe string) (sandbox.Driver, error) {

@@ -82,6 +82,9 @@ func serve(ctx context.Context, io stdio, args []string) error {
 	if err != nil {
 		return err
 	}
+	if err := becomeStatic(ctx, io); err != nil {
+		return err
+	}
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
 		return usagef("-log-level: %q is none of debug, info, warn, error", f.logLevel)
@@ -95,10 +98,11 @@ func serve(ctx context.Context, io stdio, args []string) error {
 		return err
 	}
 	defer bucket.Close()
+	script, _ := harness.RuntimeByID("script")
 	chosenKey := os.Getenv("SOJOURN_ADMIN_KEY")
 	os.Unsetenv("SOJOURN_ADMIN_KEY") // what this process starts must not inherit it
 	s, err := server.Open(ctx, server.Config{
-		Bucket: bucket, Harness: acp.New(acp.Config{Log: log}), Runtimes: harness.Runtimes(), Log: log, Version: buildVersion(),
+		Bucket: bucket, Harness: &acp.Harness{Version: buildVersion()}, Runtimes: []harness.Runtime{script}, Log: log, Version: buildVersion(),
 		Terms: sojourn.Terms{Ceiling: f.ceiling, Hold: f.hold}, TurnDeadline: f.turnDeadline, AdminKey: chosenKey,
 		OpenStore: func(ctx context.Context, onEvents func(sojourn.SessionID, []sojourn.Event)) (store.Store, error) {
 			return sqlite.Open(ctx, sqlite.Config{Dir: f.data, OnEvents: onEvents, Log: log})
