@@ -34,8 +34,8 @@ var _ sandbox.Driver = (*Driver)(nil)
 // Open returns the driver of a directory. It does not try whether gVisor works here;
 // Probe does.
 func Open(cfg Config) (*Driver, error) {
-	if !filepath.IsAbs(cfg.Executable) {
-		return nil, fmt.Errorf("open gvisor driver: executable %q is not absolute", cfg.Executable)
+	if err := local.CheckExecutable(cfg.Executable); err != nil {
+		return nil, fmt.Errorf("open gvisor driver: %w", err)
 	}
 	l := &launcher{dir: filepath.Clean(cfg.Dir), executable: cfg.Executable, rootless: !privileged()}
 	m, err := local.Open(Name, cfg.Dir, capabilities(l.rootless), l)

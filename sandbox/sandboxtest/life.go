@@ -102,6 +102,8 @@ func testRecover(t *testing.T, s *Suite) {
 					t.Error("Close ended the sandbox")
 				default:
 				}
+			} else {
+				c.client.Close() // a killed server keeps no connection
 			}
 			second := s.open(t, dir)
 			hs := list(t, second)

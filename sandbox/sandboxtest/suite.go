@@ -171,10 +171,13 @@ func (c *cell) sh(script string) string {
 	return c.must("sh", "-c", script)
 }
 
+// env is the environment of all programs: a keeper adds nothing to what it is given.
+var env = map[string]string{"HOME": sandbox.HomePath, "PATH": "/usr/local/bin:/usr/bin:/bin"}
+
 // launch starts a process and leaves it alone.
 func (c *cell) launch(id string, argv ...string) {
 	c.t.Helper()
-	p := link.StartParams{ProcessID: id, Argv: argv, Cwd: sandbox.WorkspacePath}
+	p := link.StartParams{ProcessID: id, Argv: argv, Cwd: sandbox.WorkspacePath, Env: env}
 	if err := c.client.Start(within(c.t), p); err != nil {
 		c.t.Fatalf("start %.300q: %v", argv, err)
 	}

@@ -90,6 +90,9 @@ func Listen(dir, token string) (*Door, error) {
 // Dial waits for the keeper to call and returns the connection. It closes the one
 // that it returned before.
 func (d *Door) Dial(ctx context.Context) (io.ReadWriteCloser, error) {
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("wait for keeper: %w", context.Cause(ctx))
+	}
 	d.mu.Lock()
 	if d.current != nil {
 		d.current.Close()
