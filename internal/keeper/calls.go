@@ -173,8 +173,8 @@ func callRead(c *conn, p *process, r link.ProcessReadParams) (any, error) {
 	}
 }
 
-func (c *conn) readResult(v view) link.ProcessReadResult {
-	r := link.ProcessReadResult{Chunks: make([]link.OutputChunk, len(v.chunks)), NextSeq: v.nextSeq, Closed: v.closed}
+func (c *conn) readResult(v view) *link.ProcessReadResult {
+	r := &link.ProcessReadResult{Chunks: make([]link.OutputChunk, len(v.chunks)), NextSeq: v.nextSeq, Closed: v.closed}
 	for i, ch := range v.chunks {
 		r.Chunks[i] = wireChunk(ch)
 	}

@@ -232,7 +232,13 @@ func encodeResult(result any) (json.RawMessage, error) {
 	if result == nil {
 		return json.RawMessage("{}"), nil
 	}
-	data, err := json.Marshal(result)
+	var data []byte
+	var err error
+	if r, ok := result.(*link.ProcessReadResult); ok {
+		data, err = r.AppendJSON(make([]byte, 0, r.SizeHint()))
+	} else {
+		data, err = json.Marshal(result)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("encode result: %w", err)
 	}

@@ -223,10 +223,15 @@ func (c *Client) call(ctx context.Context, method string, params, result any) er
 	if m.Error != nil {
 		return fmt.Errorf("%s: %w", method, m.Error)
 	}
-	if result == nil {
+	switch r := result.(type) {
+	case nil:
 		return nil
+	case *ProcessReadResult:
+		err = r.decode(m.Result)
+	default:
+		err = json.Unmarshal(m.Result, result)
 	}
-	if err := json.Unmarshal(m.Result, result); err != nil {
+	if err != nil {
 		return fmt.Errorf("%s: read result: %w: %w", method, ErrMalformed, err)
 	}
 	return nil

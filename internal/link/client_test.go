@@ -308,7 +308,9 @@ func TestPeerSettlesLostAnswers(t *testing.T) {
 		code   int
 		call   func(ctx context.Context, p *link.Peer) error
 	}{
-		"start":  {link.MethodProcessStart, link.CodeProcessExists, func(ctx context.Context, p *link.Peer) error { return p.Start(ctx, link.StartParams{ProcessID: "p", Argv: []string{"a"}}) }},
+		"start": {link.MethodProcessStart, link.CodeProcessExists, func(ctx context.Context, p *link.Peer) error {
+			return p.Start(ctx, link.StartParams{ProcessID: "p", Argv: []string{"a"}})
+		}},
 		"remove": {link.MethodProcessDrop, link.CodeUnknownProcess, func(ctx context.Context, p *link.Peer) error { return p.Remove(ctx, "p") }},
 		"mkdir":  {link.MethodCreateDirectory, link.CodeExists, func(ctx context.Context, p *link.Peer) error { return p.CreateDirectory(ctx, "/d", false) }},
 		"rm":     {link.MethodRemove, link.CodeNotFound, func(ctx context.Context, p *link.Peer) error { return p.RemovePath(ctx, "/d", false, false) }},

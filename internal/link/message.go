@@ -22,58 +22,108 @@ type Message struct {
 // Request reports whether m expects an answer.
 func (m *Message) Request() bool { return m.Method != "" && m.ID != nil }
 
-// wireMessage is a message as it is written. The version is sent for the sake
-// of strict readers and not asked for: the public protocol leaves it out.
-type wireMessage struct {
-	Version string          `json:"jsonrpc,omitempty"`
-	ID      json.RawMessage `json:"id,omitempty"`
-	Method  string          `json:"method,omitempty"`
-	Params  json.RawMessage `json:"params,omitempty"`
-	Result  json.RawMessage `json:"result,omitempty"`
-	Error   *Error          `json:"error,omitempty"`
-}
-
 // DecodeMessage takes one message apart. Whatever is not a message is an
 // error that is ErrMalformed. When the id could be read although the rest is
-// wrong, the message returned beside the error carries it.
+// wrong, the message returned beside the error carries it. Params and Result
+// are slices of data; that they are valid JSON is for their reader to find out.
 func DecodeMessage(data []byte) (Message, error) {
-	var w wireMessage
-	if err := json.Unmarshal(data, &w); err != nil {
-		return Message{}, fmt.Errorf("%w: %w", ErrMalformed, err)
+	var m Message
+	var failure []byte
+	s := scanner{data: data}
+	ok := s.object(func(key string) bool {
+		var v []byte
+		var ok bool
+		switch key {
+		case "method":
+			v, ok = s.value()
+			return ok && json.Unmarshal(v, &m.Method) == nil
+		case "id":
+			m.ID, ok = s.value()
+		case "params":
+			m.Params, ok = s.value()
+		case "result":
+			m.Result, ok = s.value()
+		case "error":
+			failure, ok = s.value()
+		default:
+			_, ok = s.value()
+		}
+		return ok
+	})
+	if !ok || !s.end() {
+		return Message{}, fmt.Errorf("%w: not an object", ErrMalformed)
 	}
-	m := Message{ID: w.ID, Method: w.Method, Params: w.Params, Result: w.Result, Error: w.Error}
 	if bytes.Equal(m.ID, []byte("null")) {
 		m.ID = nil
 	}
 	if m.ID != nil && !validID(m.ID) {
 		return Message{}, fmt.Errorf("%w: the id is neither a number nor a string of up to %d bytes", ErrMalformed, maxIDBytes)
 	}
-	answer := m.Result != nil || m.Error != nil
-	switch {
-	case m.Method == "" && !answer:
-		return Message{ID: m.ID}, fmt.Errorf("%w: neither a method nor an answer", ErrMalformed)
-	case m.Method != "" && answer:
-		return Message{ID: m.ID}, fmt.Errorf("%w: both a method and an answer", ErrMalformed)
-	case m.Result != nil && m.Error != nil:
-		return Message{ID: m.ID}, fmt.Errorf("%w: both a result and an error", ErrMalformed)
+	if failure != nil && !bytes.Equal(failure, []byte("null")) {
+		if err := json.Unmarshal(failure, &m.Error); err != nil {
+			return Message{ID: m.ID}, fmt.Errorf("%w: error: %w", ErrMalformed, err)
+		}
+	}
+	if what := m.fault(); what != "" {
+		return Message{ID: m.ID}, fmt.Errorf("%w: %s", ErrMalformed, what)
 	}
 	return m, nil
 }
 
+// fault says what is wrong with the parts of m together.
+func (m *Message) fault() string {
+	answer := m.Result != nil || m.Error != nil
+	switch {
+	case m.Method == "" && !answer:
+		return "neither a method nor an answer"
+	case m.Method != "" && answer:
+		return "both a method and an answer"
+	case m.Result != nil && m.Error != nil:
+		return "both a result and an error"
+	}
+	return ""
+}
+
 func validID(id json.RawMessage) bool {
-	if len(id) == 0 || len(id) > maxIDBytes {
+	if len(id) == 0 || len(id) > maxIDBytes || !json.Valid(id) {
 		return false
 	}
 	return id[0] == '"' || id[0] == '-' || ('0' <= id[0] && id[0] <= '9')
 }
 
-// EncodeMessage writes m as JSON.
+// EncodeMessage writes m as JSON. Its ID, Params and Result are taken to be
+// JSON already. The version is sent for the sake of strict readers and not
+// asked for, since the public protocol leaves it out.
 func EncodeMessage(m Message) ([]byte, error) {
-	data, err := json.Marshal(wireMessage{
-		Version: "2.0", ID: m.ID, Method: m.Method, Params: m.Params, Result: m.Result, Error: m.Error,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("encode message: %w", err)
+	const names = 128 // room for everything but the parts
+	b := make([]byte, 0, names+len(m.ID)+len(m.Method)+len(m.Params)+len(m.Result))
+	b = append(b, `{"jsonrpc":"2.0"`...)
+	b = appendPart(b, "id", m.ID)
+	if m.Method != "" {
+		method, err := json.Marshal(m.Method)
+		if err != nil {
+			return nil, fmt.Errorf("encode message: %w", err)
+		}
+		b = appendPart(b, "method", method)
 	}
-	return data, nil
+	b = appendPart(b, "params", m.Params)
+	b = appendPart(b, "result", m.Result)
+	if m.Error != nil {
+		failure, err := json.Marshal(m.Error)
+		if err != nil {
+			return nil, fmt.Errorf("encode message: %w", err)
+		}
+		b = appendPart(b, "error", failure)
+	}
+	return append(b, '}'), nil
+}
+
+func appendPart(b []byte, name string, value []byte) []byte {
+	if value == nil {
+		return b
+	}
+	b = append(b, `,"`...)
+	b = append(b, name...)
+	b = append(b, `":`...)
+	return append(b, value...)
 }
