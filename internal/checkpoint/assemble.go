@@ -25,12 +25,11 @@ type assembler struct {
 	known   map[Digest]pageLoc // pages of the parent
 	waiting []page
 	bytes   int
-	enc     *zstd.Encoder
 	torn    bool
 }
 
 func newAssembler(j *treeJob) *assembler {
-	a := &assembler{j: j, lists: make(map[Digest]*listLoc), known: make(map[Digest]pageLoc), enc: newEncoder()}
+	a := &assembler{j: j, lists: make(map[Digest]*listLoc), known: make(map[Digest]pageLoc)}
 	a.recs = make([]record, 0, len(j.recs))
 	if j.c.parent == nil {
 		return a
@@ -189,7 +188,9 @@ func (a *assembler) endPage() error {
 
 // store compresses a page and writes it with others when there are enough.
 func (a *assembler) store(loc *pageLoc, raw []byte) error {
-	stored, method := compress(a.enc, nil, raw)
+	enc := a.j.c.s.pageEncoders.Get().(*zstd.Encoder)
+	stored, method := compress(enc, nil, raw)
+	a.j.c.s.pageEncoders.Put(enc)
 	loc.raw = int64(len(raw))
 	a.waiting = append(a.waiting, page{loc: loc, stored: stored, method: method})
 	if a.bytes += len(stored); a.bytes < 4<<20 {
@@ -211,7 +212,6 @@ func (a *assembler) flush() error {
 
 // finish ends the last page and settles what is said of the tree.
 func (a *assembler) finish() error {
-	defer a.enc.Close()
 	if a.page.n > 0 {
 		if err := a.endPage(); err != nil {
 			return err

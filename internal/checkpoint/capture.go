@@ -26,7 +26,6 @@ type capturing struct {
 	seen       *seenChunks
 	notes      noteList
 	readFiles  atomic.Int64
-	buffers    sync.Pool
 	used       map[uint32]bool // ordinals of packs the root refers to
 	records    map[Tree][]record
 	tops       map[Tree]*dir
@@ -44,7 +43,6 @@ func (s *Store) Capture(ctx context.Context, spec Spec) (Capture, error) {
 		s: s, spec: spec, start: time.Now(), privileged: os.Geteuid() == 0,
 		records: make(map[Tree][]record), tops: make(map[Tree]*dir), dirs: make(map[Tree]*dirs),
 	}
-	c.buffers.New = func() any { b := make([]byte, 0, maxSegmentRaw); return &b }
 	defer c.close()
 	if len(spec.Agent) > maxAgentBytes || len(spec.Agent) > 0 && !json.Valid(spec.Agent) {
 		return Capture{}, fmt.Errorf("capture: agent metadata of %d bytes is no JSON or too long", len(spec.Agent))

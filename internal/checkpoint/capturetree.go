@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
@@ -206,16 +207,17 @@ func (j *treeJob) pipeline(ctx context.Context, a *assembler) error {
 // compress writes segments until the readers have ended. After an error it
 // takes the rest without writing, so that no reader waits for it.
 func (j *treeJob) compress() error {
-	enc := newEncoder()
-	defer enc.Close()
-	scratch := make([]byte, 0, maxSegmentRaw+maxSegmentRaw/64)
+	enc := j.c.s.encoders.Get().(*zstd.Encoder)
+	defer j.c.s.encoders.Put(enc)
+	buf := j.c.s.buffers.Get().(*[]byte)
+	defer j.c.s.buffers.Put(buf)
 	var failed error
 	for sg := range j.segments {
 		if failed == nil {
-			scratch, failed = j.c.pk.write(enc, scratch, sg)
+			*buf, failed = j.c.pk.write(enc, *buf, sg)
 		}
 		*sg.buf = (*sg.buf)[:0]
-		j.c.buffers.Put(sg.buf)
+		j.c.s.buffers.Put(sg.buf)
 		if failed != nil {
 			break
 		}

@@ -17,8 +17,12 @@ var errMoved = errors.New("changed while it was read")
 
 // openFile opens what the walk saw for reading. It never blocks and never
 // follows a link; what is no regular file any more gives errReplaced.
-func openFile(dirfd int, name string, seen *stat) (fd int, st stat, err error) {
-	fd, err = openat(dirfd, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+func openFile(dirfd int, name string, seen *stat, privileged bool) (fd int, st stat, err error) {
+	flags := unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY
+	if privileged {
+		flags |= unix.O_NOATIME // only allowed to the owner and root
+	}
+	fd, err = openat(dirfd, name, flags, 0)
 	if err != nil {
 		if errors.Is(err, unix.ENXIO) { // a socket or fifo took its place
 			err = errReplaced

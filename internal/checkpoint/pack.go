@@ -130,10 +130,10 @@ func (f *footer) segment(n uint32) (region, bool) {
 	return f.regions[f.segments[n]], true
 }
 
-// newEncoder returns the encoder of one goroutine.
-func newEncoder() *zstd.Encoder {
+// newEncoder returns an encoder for one goroutine.
+func newEncoder(level zstd.EncoderLevel) *zstd.Encoder {
 	enc, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderCRC(false),
-		zstd.WithEncoderLevel(zstd.SpeedDefault), zstd.WithWindowSize(maxSegmentRaw))
+		zstd.WithEncoderLevel(level), zstd.WithWindowSize(maxSegmentRaw))
 	if err != nil {
 		panic("checkpoint: options of the zstd encoder: " + err.Error()) // constants of ours
 	}

@@ -51,7 +51,7 @@ type cursor struct {
 }
 
 func (s *Store) newCursor(ctx context.Context, r *Root, t Tree) *cursor {
-	return &cursor{ctx: ctx, root: r, tree: t, m: r.manifests[t], pages: pageReader{s: s, root: r, dec: newDecoder()}}
+	return &cursor{ctx: ctx, root: r, tree: t, m: r.manifests[t], pages: pageReader{s: s, root: r}}
 }
 
 // next returns the next entry, or nil at the end. It is valid for ever.
@@ -191,7 +191,6 @@ func (c *cursor) chunksOf(e *Entry, f func(off int64, c *chunk) error) error {
 type pageReader struct {
 	s       *Store
 	root    *Root
-	dec     *zstd.Decoder
 	buf     []byte
 	pack    uint32
 	from    int64
@@ -225,7 +224,9 @@ func (r *pageReader) read(ctx context.Context, pages []pageLoc, i int) ([]byte, 
 	if p.stored == p.raw {
 		method = storedRaw
 	}
-	raw, err := decompress(r.dec, r.raw[:0], stored, method, p.raw)
+	dec := r.s.decoders.Get().(*zstd.Decoder)
+	defer r.s.decoders.Put(dec)
+	raw, err := decompress(dec, r.raw[:0], stored, method, p.raw)
 	if err != nil {
 		return nil, err
 	}

@@ -164,7 +164,7 @@ func (e *storeError) Error() string { return e.err.Error() }
 // readFile reads one file between two stats. With torn it accepts that the
 // second differs.
 func (r *fileReader) readFile(dirfd int, it *item, torn bool) (after stat, err error) {
-	fd, st, err := openFile(dirfd, it.n.name, &it.n.st)
+	fd, st, err := openFile(dirfd, it.n.name, &it.n.st, r.j.c.privileged)
 	if err != nil {
 		return st, err
 	}
@@ -272,7 +272,7 @@ func (r *fileReader) room(n int) error {
 		}
 	}
 	if r.buf == nil {
-		r.buf = r.j.c.buffers.Get().(*[]byte)
+		r.buf = r.j.c.s.buffers.Get().(*[]byte)
 		*r.buf = (*r.buf)[:0]
 	}
 	return nil

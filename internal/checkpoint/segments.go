@@ -18,7 +18,6 @@ type segmentReader struct {
 	s       *Store
 	root    *Root
 	fetched atomic.Int64
-	decs    sync.Pool
 
 	mu      sync.Mutex
 	footers map[uint32]*loading[*footer]
@@ -43,9 +42,7 @@ type loading[T any] struct {
 }
 
 func newSegmentReader(s *Store, root *Root) *segmentReader {
-	r := &segmentReader{s: s, root: root, footers: make(map[uint32]*loading[*footer]), recent: make(map[place]*list.Element)}
-	r.decs.New = func() any { return newDecoder() }
-	return r
+	return &segmentReader{s: s, root: root, footers: make(map[uint32]*loading[*footer]), recent: make(map[place]*list.Element)}
 }
 
 // footer returns the footer of a pack, verified against the root.
@@ -123,8 +120,6 @@ func (r *segmentReader) get(ctx context.Context, ord, seg uint32) ([]byte, error
 	return l.v, l.err
 }
 
-var storedPool = sync.Pool{New: func() any { b := make([]byte, 0, maxSegmentRaw); return &b }}
-
 func (r *segmentReader) load(ctx context.Context, ord, seg uint32) ([]byte, error) {
 	f, err := r.footer(ctx, ord)
 	if err != nil {
@@ -135,8 +130,8 @@ func (r *segmentReader) load(ctx context.Context, ord, seg uint32) ([]byte, erro
 	if !ok {
 		return nil, corruptf("pack %s has no segment %d", id, seg)
 	}
-	buf := storedPool.Get().(*[]byte)
-	defer storedPool.Put(buf)
+	buf := r.s.buffers.Get().(*[]byte)
+	defer r.s.buffers.Put(buf)
 	stored, err := r.s.readRange(ctx, packKey(id), reg.off, reg.stored, *buf)
 	if err != nil {
 		return nil, err
@@ -146,8 +141,8 @@ func (r *segmentReader) load(ctx context.Context, ord, seg uint32) ([]byte, erro
 	if err := checkHash(stored, reg.hash, fmt.Sprintf("segment %d of pack %s", seg, id)); err != nil {
 		return nil, err
 	}
-	dec := r.decs.Get().(*zstd.Decoder)
-	defer r.decs.Put(dec)
+	dec := r.s.decoders.Get().(*zstd.Decoder)
+	defer r.s.decoders.Put(dec)
 	raw, err := decompress(dec, nil, stored, reg.method, reg.raw)
 	if err != nil {
 		return nil, fmt.Errorf("segment %d of pack %s: %w", seg, id, err)

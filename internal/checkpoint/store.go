@@ -11,9 +11,11 @@ import (
 	"iter"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
+	"github.com/klauspost/compress/zstd"
 	"gocloud.dev/blob"
 	"gocloud.dev/gcerrors"
 )
@@ -30,6 +32,9 @@ type Store struct {
 	b       *blob.Bucket
 	workers int
 	sync    dirSyncer
+
+	// Encoders, decoders and buffers are large and slow to make.
+	encoders, pageEncoders, decoders, buffers sync.Pool
 }
 
 // New returns a Store over b. Local buckets should be opened with NoTempDir
@@ -39,7 +44,14 @@ func New(b *blob.Bucket, c Config) *Store {
 	if c.Workers <= 0 {
 		c.Workers = runtime.GOMAXPROCS(0)
 	}
-	return &Store{b: b, workers: c.Workers}
+	s := &Store{b: b, workers: c.Workers}
+	s.encoders.New = func() any { return newEncoder(zstd.SpeedDefault) }
+	// Pages are mostly digests; clearing the tables of a better level costs more
+	// than it saves.
+	s.pageEncoders.New = func() any { return newEncoder(zstd.SpeedFastest) }
+	s.decoders.New = func() any { return newDecoder() }
+	s.buffers.New = func() any { b := make([]byte, 0, maxSegmentRaw); return &b }
+	return s
 }
 
 const (
