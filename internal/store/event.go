@@ -24,7 +24,7 @@ func (t *Tx) appendEvents(s sojourn.Session, drafts []sojourn.EventDraft) error 
 	}
 	events := make([]sojourn.Event, len(drafts))
 	for i, d := range drafts {
-		if d.Data == nil {
+		if len(d.Data) == 0 {
 			d.Data = json.RawMessage("{}")
 		}
 		events[i] = sojourn.Event{

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -121,10 +122,16 @@ func migrate(ctx context.Context, dsn string) error {
 // check reads the database without writing to it, and returns its schema step.
 // Not thorough, it leaves the pages of the event log out.
 func check(ctx context.Context, path string, thorough bool) (step int64, err error) {
-	if err := checkHeader(path); err != nil {
+	wal, err := os.Stat(path + "-wal")
+	alone := err != nil || wal.Size() == 0 // nothing is in the write-ahead log
+	if err := checkHeader(path, alone); err != nil {
 		return 0, damaged(path, err)
 	}
-	db, err := sql.Open("sqlite", dsn(path, true))
+	name := dsn(path, true)
+	if alone {
+		name += "&immutable=1" // we hold the lock; not even a log is made beside it
+	}
+	db, err := sql.Open("sqlite", name)
 	if err != nil {
 		return 0, fmt.Errorf("open database: %w", err)
 	}
@@ -169,19 +176,31 @@ func tables(ctx context.Context, db *sql.DB) (args []string, err error) {
 	return args, rows.Err()
 }
 
-// checkHeader finds out whether the file is a database at all.
-func checkHeader(path string) error {
+// checkHeader finds out whether the file is a database at all and, where no
+// write-ahead log completes it, whether it has its full length.
+func checkHeader(path string, complete bool) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	head := make([]byte, 100)
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	head := make([]byte, 100) // the header's fields are at fixed places
 	if _, err := io.ReadFull(f, head); err != nil {
 		return errors.New("it is too short for a database")
 	}
 	if string(head[:16]) != "SQLite format 3\x00" {
 		return errors.New("it does not begin as a database does")
+	}
+	pageBytes, pages := int64(binary.BigEndian.Uint16(head[16:])), int64(binary.BigEndian.Uint32(head[28:]))
+	if pageBytes == 1 {
+		pageBytes = 65536
+	}
+	if complete && info.Size() != pageBytes*pages {
+		return fmt.Errorf("it has %d bytes, and says that it has %d", info.Size(), pageBytes*pages)
 	}
 	return nil
 }

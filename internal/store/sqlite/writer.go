@@ -121,6 +121,10 @@ func (w *writer) commit(batch []*op) {
 		}
 	}()
 	again := w.transact(started)
+	if w.conn.lost != nil {
+		// What the log has taken may leave room for what it could not take.
+		w.exec("PRAGMA wal_checkpoint(PASSIVE)")
+	}
 	for _, o := range started {
 		if !slices.Contains(again, o) {
 			w.finish(o)
