@@ -62,7 +62,7 @@ type Config struct {
 type Server struct {
 	URL    string
 	Fake   *fake.Driver // its knobs make sandboxes fail
-	Engine *server.Server
+	Server *server.Server
 	Dir    string
 
 	t      testing.TB
@@ -106,6 +106,13 @@ func (s *Server) Restart() {
 	s.start()
 }
 
+// Reconfigure restarts the server with a changed configuration.
+func (s *Server) Reconfigure(change func(*Config)) {
+	s.t.Helper()
+	change(&s.cfg)
+	s.Restart()
+}
+
 // Stop ends the server; sandboxes live on.
 func (s *Server) Stop() {
 	s.t.Helper()
@@ -116,7 +123,7 @@ func (s *Server) Stop() {
 	if err := <-s.done; err != nil {
 		s.t.Errorf("server ended: %v", err)
 	}
-	if err := s.Engine.Close(); err != nil {
+	if err := s.Server.Close(); err != nil {
 		s.t.Errorf("close server: %v", err)
 	}
 	s.cancel = nil
@@ -142,7 +149,7 @@ func (s *Server) start() {
 		s.t.Fatal(err)
 	}
 	s.addr = l.Addr().String()
-	s.URL, s.Engine, s.cancel, s.done = "http://"+s.addr, srv, cancel, make(chan error, 1)
+	s.URL, s.Server, s.cancel, s.done = "http://"+s.addr, srv, cancel, make(chan error, 1)
 	go func() { s.done <- srv.Run(ctx, l) }()
 	<-srv.Engine.Ready()
 }
