@@ -98,7 +98,7 @@ func (s *Service) unrouted(w http.ResponseWriter, r *http.Request, handler http.
 	handler.ServeHTTP(probe, r)
 	if allow := probe.header.Get("Allow"); probe.status == http.StatusMethodNotAllowed && allow != "" {
 		w.Header().Set("Allow", allow)
-		s.fail(w, r, sojourn.Errorf(sojourn.CodeMethodNotAllowed, "%s is not allowed here; %s is.", r.Method, allow))
+		s.fail(w, r, sojourn.Errorf(sojourn.CodeMethodNotAllowed, "There is no %s here. Allowed: %s.", r.Method, allow))
 		return
 	}
 	s.fail(w, r, sojourn.Errorf(sojourn.CodeNotFound, "There is nothing at this path."))

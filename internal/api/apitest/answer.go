@@ -97,6 +97,7 @@ func (s *script) print(ts *testscript.TestScript, res *http.Response, text []byt
 var (
 	anyID      = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 	anyInstant = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z`)
+	anyName    = regexp.MustCompile(`scr_[a-z0-9]{26}`) // of the scripted agent's conversations
 	anySecret  = regexp.MustCompile(`sjn_([a-z]+)_[A-Za-z0-9_-]{43}`)
 )
 
@@ -106,6 +107,7 @@ func (s *script) mask(text string) string {
 		text = strings.ReplaceAll(text, value, "$"+name)
 	}
 	text = anySecret.ReplaceAllString(text, "sjn_${1}_<secret>")
+	text = anyName.ReplaceAllString(text, "<conversation>")
 	text = anyID.ReplaceAllString(text, "<id>")
 	text = strings.ReplaceAll(text, s.server.URL, "$URL")
 	return anyInstant.ReplaceAllString(text, "<time>")
@@ -168,17 +170,21 @@ func (s *script) set(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
+// matches reports whether got is want, or matches it when that is "~REGEXP".
+func matches(got, want string) bool {
+	if pattern, ok := strings.CutPrefix(want, "~"); ok {
+		return regexp.MustCompile(pattern).MatchString(got)
+	}
+	return got == want
+}
+
 // is compares a value of the last answer.
 func (s *script) is(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) != 2 {
 		ts.Fatalf("usage: is PATH VALUE")
 	}
 	got, want := text(s.at(args[0])), args[1]
-	same := got == want
-	if pattern, ok := strings.CutPrefix(want, "~"); ok {
-		same = regexp.MustCompile(pattern).MatchString(got)
-	}
-	if same == neg {
+	if matches(got, want) == neg {
 		ts.Fatalf("%s is %s, want %s (not: %v)\n%s", args[0], got, want, neg, text(s.last, true))
 	}
 }

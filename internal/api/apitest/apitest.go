@@ -23,6 +23,7 @@ func Run(t *testing.T, dir string, update bool) {
 	}
 	for _, f := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(f), ".txtar"), func(t *testing.T) {
+			t.Parallel()
 			s := &script{t: t, names: map[string]string{}, seen: map[string]int64{}}
 			testscript.Run(t, testscript.Params{
 				Files: []string{f}, UpdateScripts: update, Cmds: s.commands(), RequireUniqueNames: true,
@@ -46,7 +47,7 @@ func (s *script) commands() map[string]command {
 	return map[string]command{
 		"serve": s.serve, "http": s.http, "set": s.set, "is": s.is, "near": s.near, "later": s.later,
 		"await": s.await, "log": s.log, "faults": s.faults,
-		"kill":    s.sandboxes((*fake.Driver).Kill),
+		"lose":    s.sandboxes((*fake.Driver).Kill),
 		"freeze":  s.sandboxes((*fake.Driver).Freeze),
 		"thaw":    s.sandboxes((*fake.Driver).Thaw),
 		"restart": s.restart,

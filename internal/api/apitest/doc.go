@@ -25,10 +25,10 @@
 //	    checks that an instant of the last answer is behind another one
 //	await SESSION TYPE [PATH=VALUE]
 //	    follows the session's log from where the last await ended until an event
-//	    has the type, and takes that event for the last answer
+//	    has the type (and the value, or "~REGEXP"), and takes that event for the last answer
 //	log SESSION [REGEXP]
 //	    prints the types of the session's events that match
-//	kill SESSION, freeze SESSION, thaw SESSION
+//	lose SESSION, freeze SESSION, thaw SESSION
 //	    does that to the sandboxes of a session
 //	faults [slow=D] [fail]
 //	    makes the making of sandboxes take D, or fail; without arguments neither

@@ -41,7 +41,7 @@ func (s *script) await(ts *testscript.TestScript, neg bool, args []string) {
 		s.seen[session], s.last = seq, e
 		got := text(s.at("type"))
 		passed = append(passed, got)
-		return got != kind || path != "" && text(s.at(path)) != want
+		return got != kind || path != "" && !matches(text(s.at(path)), want)
 	})
 	if err != nil {
 		ts.Fatalf("waiting for %s %s: %v; what came: %s", kind, want, err, strings.Join(passed, " "))

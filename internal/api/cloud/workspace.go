@@ -94,7 +94,16 @@ func (h *handler) workspace(s *api.Service) {
 }
 
 func (h *handler) ensureWorkspace(ctx context.Context, in *SessionPath) (*sessionOutput, error) {
-	return h.sessionOutput(h.engine.EnsureWorkspace(ctx, ref(ctx, in.SessionID), h.config.WorkspaceWait))
+	f, err := h.engine.EnsureWorkspace(ctx, ref(ctx, in.SessionID), h.config.WorkspaceWait)
+	if sojourn.CodeOf(err) == sojourn.CodeSessionArchived {
+		// An archived session cannot continue, and this call has one answer to
+		// every session that cannot.
+		err = &sojourn.Error{
+			Code: sojourn.CodeResumeUnavailable, Details: map[string]string{"reason": string(sojourn.ReasonSessionArchived)},
+			Message: "The session is archived: it gets no workspace any more.",
+		}
+	}
+	return h.sessionOutput(f, err)
 }
 
 func (h *handler) getCapabilities(ctx context.Context, _ *struct{}) (*capabilitiesOutput, error) {
