@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -24,14 +23,18 @@ type Config struct {
 	// Stall is how long a stream may be silent before it counts as cut; the
 	// server shows a sign of life every 15 s. 0 means 45 s.
 	Stall time.Duration
+	// Patience is how long a call that was lost on the way is repeated; 0 means
+	// 10 s. A call whose connection was never made is not lost and not repeated.
+	Patience time.Duration
 }
 
 // Client makes calls. Make one with [New].
 type Client struct {
-	base  string
-	key   string
-	http  *http.Client
-	stall time.Duration
+	base     string
+	key      string
+	http     *http.Client
+	stall    time.Duration
+	patience time.Duration
 }
 
 // New makes a client. It calls nothing yet.
@@ -49,8 +52,12 @@ func New(c Config) (*Client, error) {
 	if c.Stall == 0 {
 		c.Stall = 45 * time.Second
 	}
+	if c.Patience == 0 {
+		c.Patience = 10 * time.Second
+	}
 	return &Client{
-		base: strings.TrimSuffix(u.String(), "/") + "/operator/v1", key: c.Key, http: c.HTTP, stall: c.Stall,
+		base: strings.TrimSuffix(u.String(), "/") + "/operator/v1", key: c.Key, http: c.HTTP,
+		stall: c.Stall, patience: c.Patience,
 	}, nil
 }
 
@@ -71,7 +78,7 @@ func (e *Error) Error() string { return e.Code + ": " + e.Message }
 const maxAnswerBytes = 64 << 20
 
 // call makes one call and decodes its answer into out unless that is nil. A call
-// that is lost on the way is repeated once where that is harmless.
+// that is lost on the way is repeated: with its idempotency key that is harmless.
 func (c *Client) call(ctx context.Context, method, path string, query url.Values, in, out any) error {
 	var body []byte
 	if in != nil {
@@ -84,31 +91,37 @@ func (c *Client) call(ctx context.Context, method, path string, query url.Values
 	if method == http.MethodPost {
 		header.Set("Idempotency-Key", rand.Text())
 	}
-	res, err := c.send(ctx, method, path, query, header, body)
-	if err != nil && lost(err) && ctx.Err() == nil {
-		res, err = c.send(ctx, method, path, query, header, body)
-	}
-	if err != nil {
+	text, err := c.repeated(ctx, func() ([]byte, error) { return c.attempt(ctx, method, path, query, header, body) })
+	if err != nil || out == nil {
 		return err
-	}
-	defer res.Body.Close()
-	if res.StatusCode < 200 || res.StatusCode > 299 {
-		return errorOf(res)
-	}
-	if out == nil {
-		return nil
-	}
-	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswerBytes+1))
-	if err != nil {
-		return fmt.Errorf("read the answer to %s %s: %w", method, path, err)
-	}
-	if len(text) > maxAnswerBytes {
-		return fmt.Errorf("the answer to %s %s is larger than %d bytes", method, path, maxAnswerBytes)
 	}
 	if err := json.Unmarshal(text, out); err != nil {
 		return fmt.Errorf("decode the answer to %s %s: %w", method, path, err)
 	}
 	return nil
+}
+
+// attempt makes one call once and returns the body of its answer.
+func (c *Client) attempt(ctx context.Context, method, path string, query url.Values, header http.Header, body []byte) ([]byte, error) {
+	res, err := c.send(ctx, method, path, query, header, body)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	if res.StatusCode < 200 || res.StatusCode > 299 {
+		return nil, errorOf(res)
+	}
+	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswerBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("read the answer to %s %s: %w", method, path, err)
+	}
+	if len(text) > maxAnswerBytes {
+		return nil, &Error{
+			Status: res.StatusCode, Code: "answer_too_large",
+			Message: fmt.Sprintf("The answer to %s %s is larger than %d bytes.", method, path, maxAnswerBytes),
+		}
+	}
+	return text, nil
 }
 
 // send sends one request. The caller closes the answer's body.
@@ -127,13 +140,6 @@ func (c *Client) send(ctx context.Context, method, path string, query url.Values
 		r.Header.Set("Content-Type", "application/json")
 	}
 	return c.http.Do(r)
-}
-
-// lost reports whether a connection broke after it was made: the server may or
-// may not have carried the call out.
-func lost(err error) bool {
-	op, ok := errors.AsType[*net.OpError](err)
-	return !ok || op.Op != "dial"
 }
 
 // errorOf reads the answer that is not a success.

@@ -22,5 +22,7 @@
 //
 // # Failure
 //
-// A call that got no answer returns the error of the connection.
+// A call that never reached a server returns the error of the connection. One
+// that did, and got no answer however often it was repeated, returns [ErrLost]:
+// it may have been carried out.
 package client
