@@ -132,10 +132,10 @@ func (d *drive) goOn(ctx context.Context, old *state) error {
 		d.await(ctx, o)
 	}
 	// What the agent has said meanwhile comes first: the turn may be over.
-	if err := d.pump(ctx, func() bool { return d.caughtUp || d.reply != nil }); err != nil {
+	if err := d.pump(ctx, func() bool { return d.caughtUp || d.exit != nil }); err != nil {
 		return err
 	}
-	if d.reply == nil && d.end == nil {
+	if d.end == nil {
 		if err := d.turn(ctx); err != nil {
 			return err
 		}

@@ -56,7 +56,7 @@ func realProcess(t testing.TB, prelude string, env ...string) *harnesstest.Bench
 	b := harnesstest.NewBench(t, &acp.Harness{BatchEvery: 5 * time.Millisecond, KillAfter: 200 * time.Millisecond},
 		scriptRow(env...), nil)
 	b.Grace = time.Second
-	b.Runtime.Command = []string{"/bin/sh", "-c", fmt.Sprintf("%s\nHOME=%s exec %s script-agent", prelude, b.Sandbox.Home(), self)}
+	b.Runtime.Command = []string{"/bin/sh", "-c", fmt.Sprintf("%s\nHOME=$(cd ../home/agent && pwd) exec %s script-agent", prelude, self)}
 	return b
 }
 
@@ -79,4 +79,13 @@ func TestTurnCompletes(t *testing.T) {
 	}
 	b.Completed(t, "r2", "@history")
 	wantTexts(t, b, "r2", `["@say hello\n@think hm\n@usage 5 100","@history"]`)
+}
+
+func TestSuite(t *testing.T) {
+	t.Run("InProcess", func(t *testing.T) {
+		harnesstest.Run(t, harnesstest.Target{Bench: func(t *testing.T) *harnesstest.Bench { return inProcess(t) }})
+	})
+	t.Run("Process", func(t *testing.T) {
+		harnesstest.Run(t, harnesstest.Target{Bench: func(t *testing.T) *harnesstest.Bench { return realProcess(t, "") }})
+	})
 }

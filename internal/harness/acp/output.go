@@ -35,6 +35,9 @@ func (d *drive) line(line []byte) error {
 			break
 		}
 		d.waiting, d.reply = "", &m
+		if d.live {
+			d.st.Reply = newReply(m)
+		}
 	case request:
 		d.request(m)
 	case notification:
@@ -163,7 +166,7 @@ func (d *drive) request(m message) {
 			options = append(options, sojourn.Option{ID: op.OptionID, Name: op.Name, Kind: op.Kind})
 		}
 	}
-	if !d.live || d.st.Ending != "" || d.reply != nil || len(options) == 0 || len(d.st.Open) >= maxOpenQuestions {
+	if !d.live || d.st.Ending != "" || d.st.Reply != nil || len(options) == 0 || len(d.st.Open) >= maxOpenQuestions {
 		d.respond(o.Number, encodeCancelled(m.id)) // nobody can be asked now
 		return
 	}

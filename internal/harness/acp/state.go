@@ -43,6 +43,7 @@ type state struct {
 	// The turn.
 	Sent    bool       `json:"sent,omitempty"`   // the prompt has arrived
 	Ending  ending     `json:"ending,omitempty"` // why session/cancel may have been sent
+	Reply   *reply     `json:"reply,omitempty"`  // the answer to the prompt
 	Open    []open     `json:"open,omitempty"`
 	Out     []outgoing `json:"out,omitempty"` // replies that may not have arrived
 	Budget  budget     `json:"budget"`
@@ -84,6 +85,27 @@ type budget struct {
 	Bytes  int   `json:"bytes,omitempty"`
 	Noise  int64 `json:"noise,omitempty"` // bytes of stdout outside the protocol
 	Full   bool  `json:"full,omitempty"`  // the last agent.log said so
+}
+
+// reply is the answer to the prompt.
+type reply struct {
+	Stop  string `json:"stop,omitempty"`  // the reason, as the agent gave it
+	Error string `json:"error,omitempty"` // of an error, in the agent's words
+}
+
+// newReply reads the answer to a prompt. One without a readable reason is still
+// the end of the turn.
+func newReply(m message) *reply {
+	if m.err != nil {
+		return &reply{Error: m.err.text()}
+	}
+	var r struct {
+		StopReason string `json:"stopReason"`
+	}
+	if json.Unmarshal(m.result, &r) != nil {
+		return &reply{}
+	}
+	return &reply{Stop: clip(r.StopReason, maxStopReasonBytes)}
 }
 
 // outcome is the stored form of a harness.Outcome.
@@ -135,6 +157,7 @@ func (s *state) encode() []byte {
 func (s *state) next(run string) *state {
 	n := *s
 	n.Run, n.Stage, n.Outcome = run, stagePrompt, nil
+	n.Reply = nil
 	n.Sent, n.Ending, n.Open, n.Budget, n.Tail = false, "", nil, budget{}, ""
 	return &n
 }

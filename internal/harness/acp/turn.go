@@ -3,7 +3,6 @@ package acp
 import (
 	"context"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"path"
@@ -39,8 +38,17 @@ func (d *drive) begin(ctx context.Context) error {
 // turn gives the prompt, unless it is known to have arrived, and waits for the
 // answer. What it sends may have been sent before, under the same write ids.
 func (d *drive) turn(ctx context.Context) error {
-	// The reply at hand is that of the handshake.
-	d.live, d.reply, d.waiting = true, nil, d.id(stepPrompt)
+	d.live, d.waiting = true, d.id(stepPrompt)
+	if d.st.Reply == nil {
+		if err := d.give(ctx); err != nil || d.end != nil {
+			return err
+		}
+	}
+	d.grace.Stop()
+	return d.rest(ctx, trailing, trailingMost)
+}
+
+func (d *drive) give(ctx context.Context) error {
 	if !d.st.Sent {
 		if err := d.port.Activate(ctx); err != nil {
 			return fmt.Errorf("activate: %w", err)
@@ -53,11 +61,7 @@ func (d *drive) turn(ctx context.Context) error {
 	if d.st.Ending != "" {
 		d.callOff()
 	}
-	if err := d.pump(ctx, func() bool { return d.reply != nil }); err != nil || d.end != nil {
-		return err
-	}
-	d.grace.Stop()
-	return d.rest(ctx, trailing, trailingMost)
+	return d.pump(ctx, func() bool { return d.st.Reply != nil })
 }
 
 // content is the job's input as ACP content blocks, or the reason why the agent
@@ -152,7 +156,7 @@ func (d *drive) exited(_ context.Context, e *exit) error {
 	}
 	d.lines.at.Partial, d.lines.at.ErrPartial = nil, nil
 	d.st.Unfit = true
-	if d.reusing || d.reply != nil || d.end != nil {
+	if d.reusing || d.st.Reply != nil || d.end != nil {
 		return nil
 	}
 	switch {
@@ -193,12 +197,8 @@ func (d *drive) endedBy(by ending) *outcome {
 
 // concluded is the outcome that the agent's answer to the prompt makes.
 func (d *drive) concluded() *outcome {
-	var r struct {
-		StopReason string `json:"stopReason"`
-	}
-	// An answer without a readable reason is still the end of the turn.
-	_ = json.Unmarshal(d.reply.result, &r)
-	if d.st.Ending != "" && r.StopReason != "cancelled" {
+	r := d.st.Reply
+	if d.st.Ending != "" && r.Stop != "cancelled" {
 		// The cancel may have come too late and would end the next turn.
 		d.st.Unfit = true
 	}
@@ -206,10 +206,10 @@ func (d *drive) concluded() *outcome {
 	switch {
 	case d.st.Ending == byCaller || d.st.Ending == byDeadline:
 		o = d.endedBy(d.st.Ending)
-	case d.reply.err != nil:
-		o = failed(CodeAgentError, "The agent %s ended the turn with an error: %s", d.name(), d.reply.err.text())
+	case r.Error != "":
+		o = failed(CodeAgentError, "The agent %s ended the turn with an error: %s", d.name(), r.Error)
 	default:
-		o = &outcome{State: sojourn.RunCompleted, StopReason: clip(r.StopReason, maxStopReasonBytes)}
+		o = &outcome{State: sojourn.RunCompleted, StopReason: r.Stop}
 	}
 	o.Killed = d.killing
 	return o
@@ -220,7 +220,7 @@ func (d *drive) finish(ctx context.Context) error {
 	if d.end == nil {
 		d.end = d.concluded()
 	}
-	if d.reply != nil && d.reply.err == nil && d.st.Conversation != d.job.Conversation {
+	if r := d.st.Reply; r != nil && r.Error == "" && d.st.Conversation != d.job.Conversation {
 		d.batch.Conversation = d.st.Conversation
 	}
 	if d.end.Killed {

@@ -106,7 +106,7 @@ func (b *Bench) Background(t testing.TB, run sojourn.RunID, prompt string) (wait
 }
 
 // Await waits until the run's ledger satisfies want.
-func (b *Bench) Await(t testing.TB, run sojourn.RunID, want func(Run) bool) {
+func (b *Bench) Await(t testing.TB, run sojourn.RunID, want func(RunRecord) bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

@@ -20,11 +20,11 @@ type Ledger struct {
 	changed      chan struct{} // closed and replaced at every change
 	state        []byte
 	conversation string
-	runs         map[sojourn.RunID]*Run
+	runs         map[sojourn.RunID]*RunRecord
 }
 
-// Run is what is durable of one run.
-type Run struct {
+// RunRecord is what is durable of one run.
+type RunRecord struct {
 	Events      []harness.Event
 	Questions   []harness.Question
 	Withdrawn   []string
@@ -37,12 +37,12 @@ type Run struct {
 
 // NewLedger returns an empty ledger.
 func NewLedger() *Ledger {
-	return &Ledger{changed: make(chan struct{}), runs: map[sojourn.RunID]*Run{}}
+	return &Ledger{changed: make(chan struct{}), runs: map[sojourn.RunID]*RunRecord{}}
 }
 
-func (l *Ledger) runLocked(id sojourn.RunID) *Run {
+func (l *Ledger) runLocked(id sojourn.RunID) *RunRecord {
 	if l.runs[id] == nil {
-		l.runs[id] = &Run{answers: map[string]sojourn.Answer{}, expired: map[string]bool{}}
+		l.runs[id] = &RunRecord{answers: map[string]sojourn.Answer{}, expired: map[string]bool{}}
 	}
 	return l.runs[id]
 }
@@ -53,7 +53,7 @@ func (l *Ledger) broadcastLocked() {
 }
 
 // Run returns a copy of what is known of a run.
-func (l *Ledger) Run(id sojourn.RunID) Run {
+func (l *Ledger) Run(id sojourn.RunID) RunRecord {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r := *l.runLocked(id)
@@ -135,7 +135,7 @@ func (l *Ledger) Answer(id sojourn.RunID, ref, option string, ok bool) {
 }
 
 // Await waits until the run satisfies want, or fails with ctx.
-func (l *Ledger) Await(ctx context.Context, id sojourn.RunID, want func(Run) bool) error {
+func (l *Ledger) Await(ctx context.Context, id sojourn.RunID, want func(RunRecord) bool) error {
 	for {
 		l.mu.Lock()
 		r, changed := *l.runLocked(id), l.changed
@@ -241,7 +241,7 @@ func (p *Port) Commit(ctx context.Context, b harness.Batch) error {
 }
 
 // check refuses what the engine and the store would refuse.
-func (r *Run) check(b harness.Batch) error {
+func (r *RunRecord) check(b harness.Batch) error {
 	if len(b.Asked) > 0 && r.Activations == 0 {
 		return errors.New("a question before the run is active")
 	}
@@ -263,7 +263,7 @@ func (r *Run) check(b harness.Batch) error {
 func (p *Port) Answer(ctx context.Context, ref string) (sojourn.Answer, bool, error) {
 	var a sojourn.Answer
 	ok := false
-	err := p.Ledger.Await(ctx, p.Run, func(r Run) bool {
+	err := p.Ledger.Await(ctx, p.Run, func(r RunRecord) bool {
 		a, ok = r.answers[ref]
 		return ok || r.expired[ref]
 	})
@@ -284,7 +284,7 @@ func (p *Port) watch(ctx context.Context) (stop func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if p.Ledger.Await(ctx, p.Run, func(r Run) bool { return r.cancelled }) == nil {
+		if p.Ledger.Await(ctx, p.Run, func(r RunRecord) bool { return r.cancelled }) == nil {
 			close(p.cancelled)
 		}
 	}()

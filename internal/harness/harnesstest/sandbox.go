@@ -16,9 +16,10 @@ import (
 
 // Sandbox is a keeper on the test's own machine.
 type Sandbox struct {
-	Root   string // holds the directories workspace and home
-	keeper *keeper.Keeper
-	wrap   func(net.Conn) net.Conn
+	Root     string // holds the directories workspace and home
+	keeper   *keeper.Keeper
+	programs Programs
+	wrap     func(net.Conn) net.Conn
 
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{}
@@ -32,7 +33,7 @@ type Programs = map[string]keeper.Program
 // NewSandbox starts a keeper that ends with the test.
 func NewSandbox(t testing.TB, programs Programs) *Sandbox {
 	t.Helper()
-	s := &Sandbox{Root: t.TempDir(), conns: map[net.Conn]struct{}{}}
+	s := &Sandbox{Root: t.TempDir(), programs: programs, conns: map[net.Conn]struct{}{}}
 	for _, dir := range []string{s.Workspace(), s.Home()} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
