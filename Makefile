@@ -27,9 +27,8 @@ help: ## print this list
 .PHONY: build
 build: ## build bin/sojourn; the first time takes minutes, because gVisor is compiled in
 	@echo "compiling gVisor and all: about 4 minutes on 2 cores the first time, seconds after that"
-	@total=$$($(GO) list -deps ./cmd/sojourn | wc -l); tty=0; [ -t 2 ] && tty=1; \
-	$(GO) build -v -ldflags '-s -w' -o bin/sojourn ./cmd/sojourn 2>&1 \
-		| awk -v total="$$total" -v tty="$$tty" -f tools/progress.awk
+	@$(GO) build -v -ldflags '-s -w' -o bin/sojourn ./cmd/sojourn 2>&1 \
+		| tools/progress "$$($(GO) list -deps ./cmd/sojourn | wc -l)"
 	@ls -lh bin/sojourn | awk '{ print $$NF ": " $$5 }'
 
 .PHONY: demo

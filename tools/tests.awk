@@ -7,6 +7,7 @@ function forget() { n = 0; held = 0; said = "" }
 	if ($1 == "ok") { print; passed++ }
 	for (i = 1; i <= held; i++) print skip[i]
 	forget()
+	fflush()
 	next
 }
 /^FAIL\t/ {
@@ -14,6 +15,7 @@ function forget() { n = 0; held = 0; said = "" }
 	print
 	failed++
 	forget()
+	fflush()
 	next
 }
 { line[++n] = $0 }
