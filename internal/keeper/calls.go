@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,13 +25,36 @@ const (
 // decode reads a call's parameters; missing ones are like an empty object.
 func decode[T any](raw json.RawMessage) (T, error) {
 	var v T
-	if len(raw) == 0 || bytes.Equal(raw, []byte("null")) {
+	if !given(raw) {
 		return v, nil
 	}
 	if err := json.Unmarshal(raw, &v); err != nil {
 		return v, invalid("params: %v", err)
 	}
 	return v, nil
+}
+
+// given reports whether an optional value was sent.
+func given(raw json.RawMessage) bool { return len(raw) > 0 && !bytes.Equal(raw, []byte("null")) }
+
+// unconfined refuses a call that asks for a confinement of its own, which the
+// public protocol has for processes and files. Ignoring it would give more
+// than was asked for; the sandbox around the keeper is the only wall here.
+func unconfined(method string, raw json.RawMessage) error {
+	if method != link.MethodProcessStart && !strings.HasPrefix(method, "fs/") {
+		return nil
+	}
+	var p struct {
+		Sandbox json.RawMessage `json:"sandbox"`
+		Network bool            `json:"enforceManagedNetwork"`
+	}
+	if json.Unmarshal(raw, &p) != nil {
+		return nil // the call itself will say what is wrong
+	}
+	if given(p.Sandbox) || p.Network {
+		return &link.Error{Code: link.CodeUnsupported, Message: "this server confines no single call"}
+	}
+	return nil
 }
 
 // handler answers one method.
@@ -114,6 +138,9 @@ func (c *conn) dispatch(m link.Message) (any, error) {
 	h, ok := handlers[m.Method]
 	if !ok {
 		return nil, &link.Error{Code: link.CodeNoMethod, Message: fmt.Sprintf("no method %q", m.Method)}
+	}
+	if err := unconfined(m.Method, m.Params); err != nil {
+		return nil, err
 	}
 	return h(c, m.Params)
 }

@@ -46,7 +46,7 @@ func Main(args []string) int {
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
-	token, err := takeToken()
+	token, wiped, err := takeToken()
 	if err != nil {
 		log.Error("read keeper token", "err", err)
 		return 2
@@ -59,6 +59,9 @@ func Main(args []string) int {
 	// trace the keeper nor read its memory.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		log.Warn("hide keeper from other processes", "err", err)
+	}
+	if !wiped {
+		log.Warn("the keeper's token is still in the memory of its first environment")
 	}
 	k := New(Config{Epoch: *epoch, Init: os.Getpid() == 1, Log: log})
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
@@ -76,23 +79,54 @@ func Main(args []string) int {
 	return 0
 }
 
-// takeToken reads the secret and wipes it from the environment, from the
-// memory too that /proc/PID/environ shows.
-func takeToken() (string, error) {
-	value := os.Getenv(tokenEnv)
-	token := strings.Clone(value)
+// takeToken reads the secret and removes it from the environment. It reports
+// whether the copy that /proc/PID/environ shows is gone as well.
+func takeToken() (token string, wiped bool, err error) {
+	environ := os.Environ()
+	token = os.Getenv(tokenEnv)
 	if err := os.Unsetenv(tokenEnv); err != nil {
-		return "", fmt.Errorf("unset %s: %w", tokenEnv, err)
+		return "", false, fmt.Errorf("unset %s: %w", tokenEnv, err)
 	}
-	if value != "" {
-		// The runtime keeps the strings that the kernel put on the stack, so
-		// these are the very bytes, and nobody holds value any more.
-		clear(unsafe.Slice(unsafe.StringData(value), len(value)))
-	}
+	wiped = wipe(tokenEnv, environ)
 	if raw, err := hex.DecodeString(token); err != nil || len(raw) != tokenBytes {
-		return "", fmt.Errorf("%s must have %d hex digits", tokenEnv, 2*tokenBytes)
+		return "", wiped, fmt.Errorf("%s must have %d hex digits", tokenEnv, 2*tokenBytes)
 	}
-	return token, nil
+	return token, wiped, nil
+}
+
+// wipe clears the value of a variable in the memory that the kernel filled at
+// the start of the program. There the environment follows the arguments, and
+// the runtime's argument strings lie in that memory, so it is found behind the
+// last one. Every byte is compared with what it must be before the next is
+// looked at; the first that differs ends it.
+func wipe(name string, environ []string) bool {
+	last := os.Args[len(os.Args)-1]
+	if last == "" {
+		return false
+	}
+	base := unsafe.Pointer(unsafe.StringData(last))
+	at := func(i int) *byte { return (*byte)(unsafe.Add(base, i)) }
+	off := len(last)
+	if *at(off) != 0 {
+		return false
+	}
+	off++
+	for _, kv := range environ {
+		for i := range len(kv) {
+			if *at(off + i) != kv[i] {
+				return false
+			}
+		}
+		if *at(off + len(kv)) != 0 {
+			return false
+		}
+		if value, ok := strings.CutPrefix(kv, name+"="); ok {
+			clear(unsafe.Slice(at(off+len(kv)-len(value)), len(value)))
+			return true
+		}
+		off += len(kv) + 1
+	}
+	return false
 }
 
 // dialDriver opens one connection and proves who dials.

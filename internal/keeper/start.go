@@ -57,6 +57,9 @@ func newProcess(w link.ProcessStartParams, l launch) (*process, error) {
 	p := &process{
 		id: w.ProcessID, argv: w.Argv, isTTY: w.TTY, retain: s.Retain, startedAt: time.Now(), over: make(chan struct{}),
 	}
+	if given(s.User) {
+		return nil, invalid("user: processes run as the keeper does")
+	}
 	limit := s.SpoolBytes
 	if limit < 0 || limit > maxOneSpool {
 		return nil, invalid("spoolBytes must be between 0 and %d", maxOneSpool)

@@ -1,5 +1,7 @@
 package link
 
+import "encoding/json"
+
 // The methods of the public exec-server protocol that both sides speak.
 const (
 	MethodInitialize       = "initialize"
@@ -131,6 +133,9 @@ type ProcessStartSojourn struct {
 	SpoolBytes int64  `json:"spoolBytes,omitempty"`
 	Rows       uint16 `json:"rows,omitempty"`
 	Cols       uint16 `json:"cols,omitempty"`
+
+	// User asks for another identity; nothing grants that yet.
+	User json.RawMessage `json:"user,omitempty"`
 }
 
 // ProcessReadParams is process/read on the wire. A nil AfterSeq reads from
