@@ -19,7 +19,7 @@ func (t *Tx) Apply(c sojourn.Change) error {
 	if err := t.applyRows(c); err != nil {
 		return err
 	}
-	if err := t.appendEvents(s, c.Events); err != nil {
+	if err := t.insertEvents(s.ID, s.LastSeq, c.Events); err != nil {
 		return err
 	}
 	for _, o := range c.Work {

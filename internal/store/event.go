@@ -9,6 +9,8 @@ import (
 const (
 	insertEvent = `INSERT INTO events (session, seq, at, type, turn, run, data) VALUES ($1, $2, $3, $4, $5, $6, $7)`
 
+	raiseSeq = `UPDATE sessions SET last_seq = last_seq + $2, updated_at = $3 WHERE id = $1 RETURNING last_seq`
+
 	selectEvents = `SELECT session, seq, at, type, turn, run, data FROM events
 	WHERE session = $1 AND seq > $2 ORDER BY seq LIMIT $3`
 )
@@ -16,9 +18,22 @@ const (
 // eventPageBytes bounds what one call of Events reads into memory.
 const eventPageBytes = 4 << 20
 
-// appendEvents numbers the drafts from the session's counter on, which
-// writeSession has raised by as many.
-func (t *Tx) appendEvents(s sojourn.Session, drafts []sojourn.EventDraft) error {
+// AppendEvents appends events that change nothing else, and returns the number
+// of the last. It is what applying [sojourn.Decision.Note] does, without reading
+// the session's facts first: for the many small events of an agent at work.
+func (t *Tx) AppendEvents(id sojourn.SessionID, drafts ...sojourn.EventDraft) (int64, error) {
+	last, err := one(t, "session", func(row scanner) (seq int64, err error) {
+		return seq, row.Scan(&seq)
+	}, raiseSeq, id, int64(len(drafts)), micros(t.now))
+	if err != nil {
+		return 0, err
+	}
+	return last, t.insertEvents(id, last-int64(len(drafts)), drafts)
+}
+
+// insertEvents numbers the drafts from behind seq after on: the caller has raised
+// the session's counter by as many.
+func (t *Tx) insertEvents(id sojourn.SessionID, after int64, drafts []sojourn.EventDraft) error {
 	if len(drafts) == 0 {
 		return nil
 	}
@@ -27,18 +42,18 @@ func (t *Tx) appendEvents(s sojourn.Session, drafts []sojourn.EventDraft) error 
 		if len(d.Data) == 0 {
 			d.Data = json.RawMessage("{}")
 		}
-		events[i] = sojourn.Event{
-			Session: s.ID, Seq: s.LastSeq + 1 + int64(i), At: t.now,
+		e := sojourn.Event{
+			Session: id, Seq: after + 1 + int64(i), At: t.now,
 			Type: d.Type, Turn: d.Turn, Run: d.Run, Data: d.Data,
 		}
-		e := &events[i]
 		_, err := t.exec("insert event", insertEvent, e.Session, e.Seq, micros(e.At), e.Type, e.Turn, e.Run, string(e.Data))
 		if err != nil {
 			return err
 		}
+		events[i] = e
 	}
 	if t.publish != nil {
-		t.OnCommit(func() { t.publish(s.ID, events) })
+		t.OnCommit(func() { t.publish(id, events) })
 	}
 	return nil
 }

@@ -66,14 +66,20 @@ func scanSession(row scanner) (s sojourn.Session, err error) {
 	return s, decode(metadata, &s.Metadata)
 }
 
-// Facts returns all that decisions about the session are made from. In an
-// Update the session stays as it is until the commit.
-func (t *Tx) Facts(id sojourn.SessionID) (sojourn.Facts, error) {
+// Session returns the session's own row: enough to append events that change
+// nothing else. In an Update it stays as it is until the commit.
+func (t *Tx) Session(id sojourn.SessionID) (sojourn.Session, error) {
 	query := selectSession
 	if t.write && t.d.ForUpdate != "" {
 		query += t.d.ForUpdate
 	}
-	s, err := one(t, "session", scanSession, query, id)
+	return one(t, "session", scanSession, query, id)
+}
+
+// Facts returns all that decisions about the session are made from. In an
+// Update the session stays as it is until the commit.
+func (t *Tx) Facts(id sojourn.SessionID) (sojourn.Facts, error) {
+	s, err := t.Session(id)
 	if err != nil {
 		return sojourn.Facts{}, err
 	}

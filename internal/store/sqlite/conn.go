@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 
 	driver "modernc.org/sqlite"
 	lib "modernc.org/sqlite/lib"
@@ -25,6 +26,14 @@ type conn struct {
 	// lost is the error after which SQLite may have undone the transaction by
 	// itself. What follows in it is refused, or it would be committed alone.
 	lost error
+	// wrote tells that a statement since it was last reset may have written.
+	wrote bool
+}
+
+// begins notes that a statement of a closure is about to run.
+func (c *conn) begins(query string) error {
+	c.wrote = c.wrote || !strings.HasPrefix(query, "SELECT")
+	return c.lost
 }
 
 // note remembers an error that costs the transaction.
@@ -61,16 +70,16 @@ func (c *conn) steer(ctx context.Context, query string, args ...any) (sql.Result
 
 // ExecContext runs a statement that returns no rows.
 func (c *conn) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	if c.lost != nil {
-		return nil, c.lost
+	if err := c.begins(query); err != nil {
+		return nil, err
 	}
 	return c.steer(ctx, query, args...)
 }
 
 // QueryContext runs a statement that returns rows.
 func (c *conn) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	if c.lost != nil {
-		return nil, c.lost
+	if err := c.begins(query); err != nil {
+		return nil, err
 	}
 	s, err := c.prepare(ctx, query)
 	if err != nil {
@@ -82,6 +91,7 @@ func (c *conn) QueryContext(ctx context.Context, query string, args ...any) (*sq
 
 // QueryRowContext runs a statement that returns at most one row.
 func (c *conn) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	c.wrote = c.wrote || !strings.HasPrefix(query, "SELECT")
 	s, err := c.prepare(ctx, query)
 	if err != nil {
 		return c.c.QueryRowContext(ctx, query, args...) // reports the error in its own way

@@ -120,7 +120,10 @@ func (w *writer) commit(batch []*op) {
 			}
 		}
 	}()
-	again := w.transact(started)
+	again, undone := w.transact(started, false)
+	if undone {
+		again, _ = w.transact(started, true)
+	}
 	if w.conn.lost != nil {
 		// What the log has taken may leave room for what it could not take.
 		w.exec("PRAGMA wal_checkpoint(PASSIVE)")
@@ -131,7 +134,7 @@ func (w *writer) commit(batch []*op) {
 		}
 	}
 	for _, o := range again {
-		w.transact([]*op{o})
+		w.transact([]*op{o}, false)
 		w.finish(o)
 	}
 }
@@ -145,67 +148,75 @@ func (w *writer) finish(o *op) {
 	o.done <- o.err
 }
 
-// transact runs ops in one transaction and sets their outcomes. It returns the
-// ops that must run again, each alone: none when there is one op.
-func (w *writer) transact(ops []*op) (again []*op) {
+// transact runs ops in one transaction and sets their outcomes. Savepoints are
+// needed only to undo what a failed op has written, and cost every op a tenth:
+// so they are left out at first. When one of several ops fails after it has
+// written, everything is undone, to be run once more with savepoints.
+//
+// When the transaction is lost as a whole, transact returns the ops that must
+// run again, each alone: none when there is one op.
+func (w *writer) transact(ops []*op, savepoints bool) (again []*op, undone bool) {
 	w.conn.lost = nil
 	if err := w.exec("BEGIN IMMEDIATE"); err != nil {
 		for _, o := range ops {
 			o.err = fmt.Errorf("begin update: %w", err)
 		}
-		return nil
+		return nil, false
 	}
 	alone := len(ops) == 1
 	good := 0
 	for i, o := range ops {
-		intact := w.apply(o, !alone)
-		if o.err == nil && intact {
+		w.apply(o, savepoints)
+		switch {
+		case w.conn.lost != nil: // SQLite may have rolled back by itself
+			w.exec("ROLLBACK")
+			return without(ops, i), false
+		case o.err == nil:
 			good++
-		}
-		if !intact {
-			w.exec("ROLLBACK") // if it is still open
-			return without(ops, i, alone)
+		case w.conn.wrote && !savepoints && !alone:
+			w.exec("ROLLBACK")
+			return nil, true
 		}
 	}
 	if good == 0 {
 		w.exec("ROLLBACK")
-		return nil
+		return nil, false
 	}
-	err := w.conn.lost // a closure may have passed over it
-	if err == nil {
-		err = w.exec("COMMIT")
-	}
-	if err != nil {
+	if err := w.exec("COMMIT"); err != nil {
 		w.exec("ROLLBACK")
 		if !alone {
-			return without(ops, -1, alone)
+			return without(ops, -1), false
 		}
 		ops[0].err = fmt.Errorf("commit update: %w", err)
 	}
-	return nil
+	return nil, false
 }
 
 // without returns the ops to run again after a transaction was lost: all but
-// the one that broke it and those that had failed by themselves before.
-func without(ops []*op, broke int, alone bool) (again []*op) {
+// the one that broke it, if one did, and those before it that failed by
+// themselves.
+func without(ops []*op, broke int) (again []*op) {
+	if len(ops) == 1 {
+		return nil
+	}
 	for i, o := range ops {
-		if i != broke && !alone && (broke >= 0 && i > broke || o.err == nil) {
+		if i != broke && (broke >= 0 && i > broke || o.err == nil) {
 			again = append(again, o)
 		}
 	}
 	return again
 }
 
-// apply runs one op, in a savepoint unless it is alone. It reports whether the
-// transaction around it is intact.
-func (w *writer) apply(o *op, savepoint bool) (intact bool) {
+// apply runs one op and sets its outcome.
+func (w *writer) apply(o *op, savepoint bool) {
 	if savepoint {
 		if o.err = w.exec("SAVEPOINT caller"); o.err != nil {
-			return false
+			w.conn.lost = o.err
+			return
 		}
 	}
-	ctx := context.Background()
-	o.tx = store.NewTx(ctx, store.TxConfig{
+	w.conn.wrote = false
+	o.tx = store.NewTx(context.Background(), store.TxConfig{
 		Querier: w.conn, Dialect: &dialect, Write: true, Signals: w.db.signals, Publish: w.db.cfg.OnEvents,
 	})
 	begun := time.Now()
@@ -213,14 +224,24 @@ func (w *writer) apply(o *op, savepoint bool) (intact bool) {
 	if took := time.Since(begun); took > slow {
 		w.db.cfg.Log.Warn("slow transaction", "took", took, "function", nameOf(o.fn))
 	}
+	if w.conn.lost != nil {
+		if o.err == nil {
+			o.err = w.conn.lost // the closure has passed over it
+		}
+		return
+	}
 	if !savepoint {
-		return true // whatever happened, it is this op that the commit will tell
+		return
 	}
-	if o.err != nil { // these fail when SQLite has rolled back by itself
-		return w.exec("ROLLBACK TO caller") == nil && w.exec("RELEASE caller") == nil
+	if o.err != nil {
+		if err := w.exec("ROLLBACK TO caller"); err != nil {
+			w.conn.lost = err
+			return
+		}
 	}
-	o.err = w.exec("RELEASE caller")
-	return o.err == nil
+	if err := w.exec("RELEASE caller"); err != nil {
+		w.conn.lost, o.err = err, err
+	}
 }
 
 // exec runs a statement that only steers the transaction.

@@ -208,6 +208,9 @@ func testMissingRowsAreNotFound(t *testing.T, open Open) {
 		return nil
 	})
 	err := s.Update(t.Context(), func(tx *store.Tx) error {
+		if _, err := tx.AppendEvents("x", sojourn.EventDraft{}); sojourn.CodeOf(err) != sojourn.CodeNotFound {
+			t.Errorf("append to nothing: %v, want not_found", err)
+		}
 		return tx.Apply(sojourn.Change{Session: sojourn.Session{ID: "x"}})
 	})
 	if code := sojourn.CodeOf(err); code != sojourn.CodeNotFound {
