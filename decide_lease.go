@@ -134,3 +134,13 @@ func (d *Decision) EndLease(epoch int64, to LeaseState, why string) error {
 
 // instant formats a time as contract C and every event shows it.
 func instant(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }
+
+// AdmitsWorkspace returns why the session may not ask for a workspace now, or
+// nil. The codes are session_archived, resume_unavailable and
+// workspace_expiring.
+func (d *Decision) AdmitsWorkspace() error {
+	if d.facts.Active != nil { // its workspace is in use or on its way
+		return nil
+	}
+	return d.admits()
+}
