@@ -16,23 +16,28 @@ var mayImport = map[string]string{
 	"client":  "",
 	"sandbox": "",
 
-	// Sandboxes: a driver knows its contract, and what drivers share.
+	// Sandboxes: a driver knows its contract, and what drivers share. The fake one
+	// has a keeper in its own process.
 	"sandbox/internal/local": "sandbox",
 	"sandbox/gvisor":         "sandbox sandbox/internal/local",
+	"sandbox/namespace":      "sandbox sandbox/internal/local",
 	"sandbox/fake":           "internal/keeper internal/link sandbox",
+	"sandbox/sandboxtest":    "internal/keeper internal/link sandbox",
 
 	// What runs in a sandbox, and the line to it.
-	"internal/link":           "",
-	"internal/keeper":         "internal/link",
-	"internal/harness":        ". internal/link",
-	"internal/harness/acp":    ". internal/harness internal/link sandbox",
-	"internal/harness/script": "internal/keeper",
+	"internal/link":                "",
+	"internal/keeper":              "internal/link",
+	"internal/harness":             ". internal/link sandbox",
+	"internal/harness/acp":         ". internal/harness internal/link sandbox",
+	"internal/harness/script":      "internal/keeper",
+	"internal/harness/harnesstest": ". internal/harness internal/keeper internal/link sandbox",
 
 	// What is kept.
 	"internal/checkpoint":      "",
 	"internal/store":           ".",
 	"internal/store/migration": "",
 	"internal/store/sqlite":    ". internal/store internal/store/migration",
+	"internal/store/storetest": ". internal/store",
 	"internal/work":            ". internal/store",
 	"internal/hub":             ". internal/store",
 
@@ -44,19 +49,27 @@ var mayImport = map[string]string{
 	"internal/api":          ".",
 	"internal/api/cloud":    ". internal/api internal/engine internal/hub",
 	"internal/api/operator": ". internal/api internal/auth internal/engine internal/hub",
+	"internal/api/apitest":  ". internal/servertest sandbox/fake",
 
-	// Where the parts are put together.
+	// Where the parts are put together. Only the command, and the whole server in
+	// a test, name an implementation.
+	"internal/server": ". internal/api internal/api/cloud internal/api/operator internal/auth internal/checkpoint " +
+		"internal/engine internal/harness internal/hub internal/store sandbox",
+	"internal/servertest": ". internal/harness internal/harness/acp internal/harness/script internal/keeper " +
+		"internal/server internal/store internal/store/sqlite sandbox sandbox/fake",
+	"cmd/sojourn": ". client internal/harness internal/harness/acp internal/harness/script internal/keeper " +
+		"internal/server internal/store internal/store/sqlite sandbox sandbox/gvisor sandbox/namespace",
 	"internal/archtest": "",
 }
 
 // mayUse says which packages may import what is not ours and has a price: a
 // program in a program, a database, a wire. A path stands for all below it.
 var mayUse = map[string]string{
-	"gvisor.dev/gvisor":          "cmd/sojourn sandbox/gvisor", // minutes of compiling
+	"gvisor.dev/gvisor":          "sandbox/gvisor", // minutes of compiling
 	"modernc.org/sqlite":         "internal/store/sqlite",
 	"database/sql":               "internal/store internal/store/migration internal/store/sqlite",
 	"github.com/pressly/goose":   "internal/store/migration",
-	"gocloud.dev":                "cmd/sojourn internal/checkpoint internal/server",
+	"gocloud.dev":                "cmd/sojourn internal/checkpoint internal/server internal/servertest",
 	"github.com/danielgtaylor":   "internal/api internal/api/cloud internal/api/operator",
 	"github.com/coder/websocket": "internal/link",
 	"github.com/creack/pty":      "internal/keeper",
@@ -71,6 +84,9 @@ var never = []struct{ from, to, why string }{
 	{"internal/engine", "internal/api/...", "the engine does not know its contracts"},
 	{"internal/api/cloud", "internal/api/operator", "contracts never see each other"},
 	{"internal/api/operator", "internal/api/cloud", "contracts never see each other"},
+	{"internal/server", "internal/store/sqlite", "only the command names an implementation"},
+	{"internal/server", "sandbox/gvisor", "only the command names an implementation"},
+	{"internal/server", "internal/harness/acp", "only the command names an implementation"},
 	{"sandbox/gvisor", "sandbox/namespace", "drivers never see each other"},
 	{"sandbox/namespace", "sandbox/gvisor", "drivers never see each other"},
 	{"internal/harness/...", "internal/engine", "a harness is driven, and drives nobody"},

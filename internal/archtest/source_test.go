@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -28,8 +29,23 @@ type source struct {
 	fset *token.FileSet
 }
 
-// goFiles parses every Go file of the module. The tools module is another one.
+// goFiles returns every Go file of the module, parsed once for all tests.
 func goFiles(t *testing.T) []source {
+	t.Helper()
+	parsed.Do(func() { parsed.files = parseAll(t) })
+	if len(parsed.files) < 50 {
+		t.Fatalf("found only %d Go files below %s: this test looks in the wrong place", len(parsed.files), top)
+	}
+	return slices.Clone(parsed.files)
+}
+
+// parsed holds the files once they were parsed.
+var parsed struct {
+	sync.Once
+	files []source
+}
+
+func parseAll(t *testing.T) []source {
 	t.Helper()
 	var files []source
 	for _, path := range textFiles(t) {
@@ -46,9 +62,6 @@ func goFiles(t *testing.T) []source {
 			path: path, pkg: filepath.ToSlash(filepath.Dir(path)), test: strings.HasSuffix(path, "_test.go"),
 			text: text, file: file, fset: fset,
 		})
-	}
-	if len(files) < 50 {
-		t.Fatalf("found only %d Go files below %s: this test looks in the wrong place", len(files), top)
 	}
 	return files
 }
