@@ -38,7 +38,8 @@ type Record struct {
 	Version int     `json:"version"`
 	ID      string  `json:"id"`
 	Token   string  `json:"token"`
-	Process Process `json:"process"` // zero until the sandbox runs
+	Process Process `json:"process"` // zero until there is one
+	Ready   bool    `json:"ready"`   // Launch has returned: the sandbox is whole
 }
 
 // Workspace is the host directory behind sandbox.WorkspacePath.
@@ -146,8 +147,12 @@ func (c *Cell) load() {
 	}
 }
 
-// running reports whether the process of the record still runs.
-func (c *Cell) running() bool { return c.Record.Process.PID > 0 && c.Record.Process.Alive() }
+// Begun records the first process of the cell while it does nothing yet, so that it is
+// found even if the server dies before Launch returns.
+func (c *Cell) Begun(p Process) error {
+	c.Record.Process = p
+	return c.save()
+}
 
 // data is the record in the form in which handles carry it.
 func (c *Cell) data() json.RawMessage {

@@ -261,9 +261,9 @@ func (m *Machine) adopt(c *Cell, s *slot) (*box, error) {
 	}
 	c.load()
 	switch {
-	case c.Record.Process.PID == 0:
+	case !c.Record.Ready:
 		return nil, errUnfinished
-	case !c.running():
+	case !c.Record.Process.Alive():
 		return nil, fmt.Errorf("sandbox %s has ended: %w", c.name(), sandbox.ErrGone)
 	}
 	door, err := Listen(c.Run(), c.Record.Token)
@@ -295,7 +295,7 @@ func (m *Machine) launch(ctx context.Context, c *Cell, spec sandbox.Spec) (*Door
 	}
 	p, err := m.launcher.Launch(ctx, c, spec)
 	if err == nil {
-		c.Record.Process = p
+		c.Record.Process, c.Record.Ready = p, true
 		err = c.save()
 	}
 	if err != nil {

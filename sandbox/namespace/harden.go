@@ -1,0 +1,62 @@
+package namespace
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/landlock-lsm/go-landlock/landlock"
+	"golang.org/x/sys/unix"
+
+	"github.com/sojourn-dev/sojourn/sandbox"
+)
+
+// heldCapabilities are what root in the sandbox may do: things with files, users and
+// processes of the sandbox, so that installers and archives work as usual. None of them
+// reaches beyond ids that are mapped into the sandbox.
+const heldCapabilities = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
+	1<<unix.CAP_KILL | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID
+
+// maxCapability is a bound of the numbers of capabilities; the kernel answers EINVAL
+// from its own on.
+const maxCapability = 63
+
+// dropCapabilities keeps the held capabilities and makes sure that no others come back.
+func dropCapabilities() error {
+	for c := uintptr(0); c <= maxCapability; c++ {
+		if heldCapabilities&(1<<c) != 0 {
+			continue
+		}
+		err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
+		if errors.Is(err, unix.EINVAL) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("drop capability %d: %w", c, err)
+		}
+	}
+	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
+		return fmt.Errorf("clear ambient capabilities: %w", err)
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("forbid new privileges: %w", err)
+	}
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	data := [2]unix.CapUserData{{Effective: heldCapabilities, Permitted: heldCapabilities}}
+	if err := unix.Capset(&hdr, &data[0]); err != nil {
+		return fmt.Errorf("drop capabilities: %w", err)
+	}
+	return nil
+}
+
+// restrictFiles says once more, through Landlock, what can be written and that nothing
+// can be mounted. Kernels without it rely on the mounts alone.
+func restrictFiles() error {
+	err := landlock.V5.BestEffort().RestrictPaths(
+		landlock.RODirs("/"),
+		landlock.RWDirs(sandbox.WorkspacePath, sandbox.HomePath, "/tmp", "/dev", "/proc").WithRefer().WithIoctlDev(),
+	)
+	if err != nil {
+		return fmt.Errorf("restrict files: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,93 @@
+package namespace
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sojourn-dev/sojourn/sandbox"
+	"github.com/sojourn-dev/sojourn/sandbox/internal/local"
+)
+
+// Name is the driver's name in handles and settings.
+const Name = "namespace"
+
+// Config says where a driver works. Both fields are needed.
+type Config struct {
+	// Dir is the driver's directory, absolute; it is made if it is not there.
+	Dir string
+	// Executable is our own executable, absolute. It must be statically linked,
+	// call Init for the argument "namespace-init", run a keeper for the argument
+	// "keeper", and stay as it is while sandboxes run.
+	Executable string
+}
+
+// Driver is a sandbox.Driver.
+type Driver struct {
+	machine *local.Machine
+}
+
+var _ sandbox.Driver = (*Driver)(nil)
+
+// Open returns the driver of a directory. It does not try whether namespaces can be
+// made here; Probe does.
+func Open(cfg Config) (*Driver, error) {
+	if err := local.CheckExecutable(cfg.Executable); err != nil {
+		return nil, fmt.Errorf("open namespace driver: %w", err)
+	}
+	l := &launcher{dir: filepath.Clean(cfg.Dir), executable: cfg.Executable, privileged: privileged()}
+	m, err := local.Open(Name, cfg.Dir, capabilities(!l.privileged), l)
+	if err != nil {
+		return nil, err
+	}
+	return &Driver{machine: m}, nil
+}
+
+func capabilities(unprivileged bool) sandbox.Capabilities {
+	return sandbox.Capabilities{
+		Isolation:    sandbox.IsolationNamespace,
+		Exec:         true,
+		PTY:          true,
+		Networks:     []sandbox.Network{sandbox.NetworkNone},
+		Unprivileged: unprivileged,
+	}
+}
+
+// Name is "namespace".
+func (d *Driver) Name() string { return Name }
+
+// Capabilities is what the driver can do on this machine.
+func (d *Driver) Capabilities() sandbox.Capabilities { return d.machine.Capabilities() }
+
+// Create makes a sandbox; see sandbox.Driver.
+func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
+	return d.machine.Create(ctx, spec)
+}
+
+// Recover takes a running sandbox over; see sandbox.Driver.
+func (d *Driver) Recover(ctx context.Context, h sandbox.Handle) (sandbox.Sandbox, error) {
+	return d.machine.Recover(ctx, h)
+}
+
+// List returns all sandboxes of the directory; see sandbox.Driver.
+func (d *Driver) List(ctx context.Context) ([]sandbox.Handle, error) { return d.machine.List(ctx) }
+
+// Remove destroys what is left of a sandbox; see sandbox.Driver.
+func (d *Driver) Remove(ctx context.Context, h sandbox.Handle) error { return d.machine.Remove(ctx, h) }
+
+// Close lets go of all sandboxes; they run on.
+func (d *Driver) Close() error { return d.machine.Close() }
+
+// privileged reports whether this process may map users and mounts as root does. If
+// not, the sandbox's root is this process's own user.
+func privileged() bool {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if unix.Geteuid() != 0 || unix.Capget(&hdr, &data[0]) != nil {
+		return false
+	}
+	const need = 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID
+	return data[0].Effective&need == need
+}
