@@ -34,6 +34,7 @@ type fakeOperator struct {
 	onTurn       func()      // called when a turn is submitted
 	cuts         map[int]int // streams are cut behind these numbers, once, and so many calls after it
 	down         int         // how many calls are answered by cutting the connection
+	cutSubmits   int         // how many submits are carried out and not answered
 	refuse       *object
 	status       int // of refuse
 }
@@ -144,6 +145,10 @@ func (f *fakeOperator) get(w http.ResponseWriter, r *http.Request) {
 
 func (f *fakeOperator) submit(w http.ResponseWriter, r *http.Request) {
 	f.body(r)
+	if f.cutSubmits > 0 {
+		f.cutSubmits--
+		panic(http.ErrAbortHandler)
+	}
 	reply(w, 202, object{
 		"turn": object{"id": fakeTurn, "sessionId": fakeSession, "number": 1, "input": []object{}, "submittedAt": fakeTime},
 		"run":  runObject(fakeRun, "queued"),

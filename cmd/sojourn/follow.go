@@ -16,17 +16,14 @@ const defaultPatience = 5 * time.Minute
 // order, until each wants no more. A server that goes away is waited for; that,
 // and its return, are said once on standard error. It returns the number of the
 // last event.
-func (s *shell) follow(ctx context.Context, session string, after int64, patience time.Duration, each func(client.Event) (bool, error)) (int64, error) {
-	if patience <= 0 {
-		patience = time.Nanosecond // zero asks the client for its own default
-	}
+func (s *shell) follow(ctx context.Context, session string, after int64, each func(client.Event) (bool, error)) (int64, error) {
 	var away time.Time
 	last, err := s.c.Follow(ctx, client.Follow{
-		Session: session, After: after, Patience: patience,
+		Session: session, After: after, Patience: s.patience,
 		OnCut: func(error) {
 			if away.IsZero() {
 				away = time.Now()
-				fmt.Fprintf(s.err, "sojourn: the server is away; waiting up to %s for it\n", span(patience))
+				fmt.Fprintf(s.err, "sojourn: the server is away; waiting up to %s for it\n", span(s.patience))
 			}
 		},
 	}, func(e client.Event) (bool, error) {
@@ -41,7 +38,7 @@ func (s *shell) follow(ctx context.Context, session string, after int64, patienc
 	}
 	var refused *client.Error
 	if err != nil && !errors.As(err, &refused) && unreachable(err) {
-		return last, &exitError{exitUnreachable, fmt.Errorf("the server at %s went away and did not come back within %s", s.url, span(patience))}
+		return last, &exitError{exitUnreachable, fmt.Errorf("the server at %s went away and did not come back within %s", s.url, span(s.patience))}
 	}
 	return last, err
 }

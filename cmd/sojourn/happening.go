@@ -88,7 +88,7 @@ func happening(e client.Event) string {
 	case sojourn.EventRunCancelRequested:
 		return "cancel requested"
 	case sojourn.EventRunCompleted, sojourn.EventRunFailed, sojourn.EventRunCrashed, sojourn.EventRunCancelled:
-		return strings.TrimPrefix(e.Type, "run.") + d.because()
+		return ending(e.Type, d, "")
 	case sojourn.EventAgentUpdate:
 		return updateInLine(readUpdate(e.Data))
 	case sojourn.EventAgentLog:
@@ -105,7 +105,7 @@ func elsewhere(t sojourn.EventType, d eventData) string {
 	case sojourn.EventWorkspaceRestored:
 		return "workspace and conversation restored from checkpoint " + line(d.CheckpointID, 60)
 	case sojourn.EventWorkspaceLost, sojourn.EventWorkspaceExpired, sojourn.EventWorkspaceReleased:
-		return fmt.Sprintf("workspace %s: lease %d%s", strings.TrimPrefix(string(t), "workspace."), d.Epoch, d.because())
+		return fmt.Sprintf("workspace %s: lease %d%s", strings.TrimPrefix(string(t), "workspace."), d.Epoch, bracketed(d.Reason))
 	case sojourn.EventCheckpointSealed:
 		return fmt.Sprintf("checkpoint sealed: conversation %s, workspace %s, %d entries, %s (%s new)",
 			line(d.Conversation, 40), line(d.Workspace, 40), d.Entries, size(d.Bytes), size(d.StoredBytes))
@@ -121,7 +121,7 @@ func elsewhere(t sojourn.EventType, d eventData) string {
 		}
 		return "answered: " + line(answer, 60)
 	case sojourn.EventInteractionExpired:
-		return "the question can no longer be answered" + d.because()
+		return "the question can no longer be answered" + bracketed(d.Reason)
 	case sojourn.EventInteractionWithdrawn:
 		return "the agent took its question back"
 	default:
@@ -152,17 +152,22 @@ type eventData struct {
 	Answer             struct{ OptionID, Text string }
 }
 
-// because says why, as far as the payload does.
-func (d eventData) because() string {
-	text := bracketed(d.StopReason) + bracketed(d.Reason)
-	if d.Error != nil {
-		code := ""
-		if d.Error.Code != d.StopReason {
-			code = line(d.Error.Code, 80) + ": "
-		}
-		text += ": " + code + line(d.Error.Message, 2000)
+// ending says how a run ended; took is how long it did, or "".
+func ending(kind string, d eventData, took string) string {
+	text := strings.TrimPrefix(kind, "run.")
+	if d.StopReason != text {
+		text += bracketed(d.StopReason)
 	}
-	return text
+	if took != "" {
+		text += " after " + took
+	}
+	if d.Error == nil {
+		return text
+	}
+	if d.Error.Code != d.StopReason {
+		text += ": " + line(d.Error.Code, 80)
+	}
+	return text + ": " + line(d.Error.Message, 2000)
 }
 
 func bracketed(s string) string {

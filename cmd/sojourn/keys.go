@@ -69,10 +69,10 @@ func prepareKeyList(*flag.FlagSet) func(context.Context, *shell, []string) error
 			}
 			rows[i] = []string{
 				k.ID, line(k.Kind, 20), "…" + line(k.Hint, 12), s.p.when(k.CreatedAt), state,
-				line(strings.TrimSpace(k.Name+"  "+strings.Join(k.Scopes, " ")), 0),
+				line(strings.Join(k.Scopes, ","), 0), line(k.Name, 0),
 			}
 		}
-		s.p.table([]string{"ID", "KIND", "SECRET", "CREATED", "STATE", "NAME AND SCOPES"}, rows)
+		s.p.table([]string{"ID", "KIND", "SECRET", "CREATED", "STATE", "SCOPES", "NAME"}, rows)
 		return nil
 	}
 }

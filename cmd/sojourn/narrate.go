@@ -46,7 +46,9 @@ func (n *narrator) tell(e client.Event) {
 	case sojourn.EventInteractionRequested:
 		n.question(e.Data)
 	case sojourn.EventRunStarted:
-		n.begun = e.OccurredAt
+		if n.begun.IsZero() {
+			n.begun = e.OccurredAt
+		}
 		n.note(dim, "·", "%s", happening(e))
 	case sojourn.EventRunCompleted:
 		n.note(green, "✓", "%s", n.outcome(e))
@@ -63,11 +65,13 @@ func (n *narrator) tell(e client.Event) {
 
 // outcome is the last line of a run.
 func (n *narrator) outcome(e client.Event) string {
-	text := happening(e)
+	var d eventData
+	unpack(e.Data, &d)
+	took := ""
 	if !n.begun.IsZero() && e.OccurredAt.After(n.begun) {
-		text += " after " + span(e.OccurredAt.Sub(n.begun))
+		took = span(e.OccurredAt.Sub(n.begun))
 	}
-	return text
+	return ending(e.Type, d, took)
 }
 
 // update narrates one update of the agent's protocol.
@@ -113,8 +117,7 @@ func (n *narrator) tool(u agentUpdate) {
 	if !known {
 		n.note(dim, "→", "%s", title)
 	}
-	switch u.Status {
-	case "failed":
+	if u.Status == "failed" {
 		n.note(yellow, "✗", "%s failed", title)
 	}
 }

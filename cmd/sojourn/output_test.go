@@ -1,9 +1,12 @@
 package main
 
 import (
+	"io"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/creack/pty"
 )
 
 func TestSpan(t *testing.T) {
@@ -57,5 +60,34 @@ func TestFieldsWithoutAValueAreLeftOut(t *testing.T) {
 	newPrinter(&b, false).fields([]field{{"session", "x"}, {"title", ""}, {"at", "now"}})
 	if got, want := b.String(), "session  x\nat       now\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestColourIsForTerminals(t *testing.T) {
+	master, tty, err := pty.Open()
+	if err != nil {
+		t.Fatalf("open a terminal: %v", err)
+	}
+	defer master.Close()
+	defer tty.Close()
+	t.Setenv("NO_COLOR", "")
+	t.Setenv("TERM", "xterm")
+	if p := newPrinter(tty, false); !p.paint || p.styled(red, "x") != "\x1b[31mx\x1b[0m" {
+		t.Error("a terminal gets no colour")
+	}
+	if newPrinter(tty, true).paint {
+		t.Error("JSON on a terminal gets colour")
+	}
+	if p := newPrinter(io.Discard, false); p.paint || p.styled(red, "x") != "x" {
+		t.Error("what is no terminal gets colour")
+	}
+	t.Setenv("TERM", "dumb")
+	if newPrinter(tty, false).paint {
+		t.Error("a dumb terminal gets colour")
+	}
+	t.Setenv("TERM", "xterm")
+	t.Setenv("NO_COLOR", "1")
+	if newPrinter(tty, false).paint {
+		t.Error("NO_COLOR is not respected")
 	}
 }

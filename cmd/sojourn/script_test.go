@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 //	killsandboxes       ends every process of its sandboxes by SIGKILL
 //	await TYPE          waits for the next event of that type of the newest session
 //	code N COMMAND...   runs a command that must end with that exit code
-//	whole N             checks that standard output is a log without gap from event N on
+//	whole N FILE        checks that FILE is a log without gap from event N on
 //
 // and the condition "sandbox": that a sandbox can be made here. SOJOURN_DRIVER
 // names the driver.
@@ -220,15 +220,15 @@ func exitsWith(ts *testscript.TestScript, _ bool, args []string) {
 }
 
 func wholeLog(ts *testscript.TestScript, _ bool, args []string) {
-	if len(args) != 1 {
-		ts.Fatalf("usage: whole N")
+	if len(args) != 2 {
+		ts.Fatalf("usage: whole N FILE")
 	}
 	next, err := strconv.ParseInt(args[0], 10, 64)
 	ts.Check(err)
-	for text := range bytes.Lines([]byte(ts.ReadFile("stdout"))) {
+	for text := range bytes.Lines([]byte(ts.ReadFile(args[1]))) {
 		var e client.Event
 		if err := json.Unmarshal(text, &e); err != nil || e.Sequence != next {
-			ts.Fatalf("event %d is: %s (%v)", next, text, err)
+			ts.Fatalf("event %d is: %.1000s (%v)", next, text, err)
 		}
 		next++
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"time"
 
 	"github.com/sojourn-dev/sojourn/client"
 )
@@ -22,7 +21,10 @@ func prepareEvents(fs *flag.FlagSet) func(context.Context, *shell, []string) err
 			return s.failure(err)
 		}
 		if *follow {
-			return s.followEvents(ctx, v.ID, *after, *patience)
+			if err := s.wait(*patience); err != nil {
+				return err
+			}
+			return s.followEvents(ctx, v.ID, *after)
 		}
 		return s.failure(s.listEvents(ctx, v.ID, *after))
 	}
@@ -50,8 +52,8 @@ func (s *shell) listEvents(ctx context.Context, session string, after int64) err
 const eventsPage = 1000
 
 // followEvents prints the log and what happens, until it is interrupted.
-func (s *shell) followEvents(ctx context.Context, session string, after int64, patience time.Duration) error {
-	last, err := s.follow(ctx, session, after, patience, func(e client.Event) (bool, error) { return true, s.event(e) })
+func (s *shell) followEvents(ctx context.Context, session string, after int64) error {
+	last, err := s.follow(ctx, session, after, func(e client.Event) (bool, error) { return true, s.event(e) })
 	if ctx.Err() != nil {
 		fmt.Fprintf(s.err, "\nThe session goes on. Follow it again with\n  sojourn session events %s --after %d --follow\n", session, last)
 		return context.Canceled

@@ -83,7 +83,7 @@ func TestOutcomeIsTheExitCode(t *testing.T) {
 		{"run.completed", object{"stopReason": "max_tokens"}, 0, "✓ completed (max_tokens)\n"},
 		{"run.failed", object{"error": object{"code": "runtime_unavailable", "message": "No such program."}, "code": "runtime_unavailable"}, 1, "✗ failed: runtime_unavailable: No such program.\n"},
 		{"run.crashed", object{"stopReason": "workspace_lost", "error": object{"code": "workspace_lost", "message": "The sandbox was lost."}}, 1, "✗ crashed (workspace_lost): The sandbox was lost.\n"},
-		{"run.cancelled", object{"stopReason": "cancelled"}, 1, "✗ cancelled (cancelled)\n"},
+		{"run.cancelled", object{"stopReason": "cancelled"}, 1, "✗ cancelled\n"},
 	} {
 		f := newFake(t)
 		f.onTurn = func() { f.emit(tt.event, tt.data) }
@@ -278,5 +278,20 @@ func TestEventsAreListed(t *testing.T) {
 	}
 	if got = f.run(t, "session", "events", fakeSession, "--after", "-1"); got.code != exitUsage {
 		t.Errorf("--after -1: code %d", got.code)
+	}
+}
+
+func TestSubmitWithoutAnAnswerIsNotSuccess(t *testing.T) {
+	f := newFake(t)
+	f.cutSubmits = 2
+	f.onTurn = func() { f.emit("run.completed", object{}) }
+	got := f.run(t, "session", "turn", fakeSession, "x")
+	if got.code != 0 || !strings.Contains(got.out, "completed") {
+		t.Errorf("a submit that was lost twice: code %d, output %q, errors %q", got.code, got.out, got.err)
+	}
+	f.cutSubmits = 1 << 30
+	got = f.run(t, "session", "turn", fakeSession, "x", "--patience", "200ms")
+	if got.code != exitUnreachable || !strings.Contains(got.err, "sojourn session show "+fakeSession) {
+		t.Errorf("a submit that was lost for good: code %d, errors %q", got.code, got.err)
 	}
 }

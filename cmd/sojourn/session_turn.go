@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/sojourn-dev/sojourn"
@@ -35,6 +34,9 @@ func prepareTurn(fs *flag.FlagSet) func(context.Context, *shell, []string) error
 		if err != nil {
 			return err
 		}
+		if err := s.wait(*patience); err != nil {
+			return err
+		}
 		v, err := s.session(ctx, args[0])
 		if err != nil {
 			return s.failure(err)
@@ -51,7 +53,7 @@ func prepareTurn(fs *flag.FlagSet) func(context.Context, *shell, []string) error
 				made.Turn.Number, made.Run.ID, v.ID, v.LastSequence)
 			return nil
 		}
-		return s.watchRun(ctx, v, made.Run.ID, *patience)
+		return s.watchRun(ctx, v, made.Run.ID)
 	}
 }
 
@@ -79,21 +81,21 @@ func (s *shell) turnText(words []string) (string, error) {
 
 // submitFailure explains why a turn was not submitted, or that nobody knows.
 func (s *shell) submitFailure(session string, err error) error {
-	if errors.Is(err, context.Canceled) {
-		fmt.Fprintf(s.err, "sojourn: interrupted before the server answered; see sojourn session show %s\n", session)
+	if errors.Is(err, context.Canceled) || errors.Is(err, client.ErrLost) {
+		fmt.Fprintf(s.err, "sojourn: there is no answer to the submit; look whether the turn is there with: sojourn session show %s\n", session)
 	}
 	return s.failure(err)
 }
 
 // watchRun narrates one run to its end and reports how it ended. from is the
 // session as it was before the run's turn was submitted.
-func (s *shell) watchRun(ctx context.Context, from client.Session, run string, patience time.Duration) error {
+func (s *shell) watchRun(ctx context.Context, from client.Session, run string) error {
 	n := newNarrator(s.p, from.ID)
 	if !s.p.json {
 		n.note(dim, "·", "run %s", run)
 	}
 	var end *client.Event
-	last, err := s.follow(ctx, from.ID, from.LastSequence, patience, func(e client.Event) (bool, error) {
+	last, err := s.follow(ctx, from.ID, from.LastSequence, func(e client.Event) (bool, error) {
 		if e.RunID != "" && e.RunID != run {
 			return true, nil // late news of an earlier run
 		}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"time"
 
 	"github.com/sojourn-dev/sojourn/client"
 )
@@ -16,9 +17,11 @@ import (
 // shell is one call of a client command: whom it asks and where it writes.
 type shell struct {
 	stdio
-	p   *printer
-	c   *client.Client
-	url string // of the server, safe to print
+	p        *printer
+	c        *client.Client
+	config   client.Config // of c
+	url      string        // of the server, safe to print
+	patience time.Duration // how long to wait for a server that went away
 }
 
 // newShell reads the settings. Nothing is asked of the server yet.
@@ -28,11 +31,23 @@ func newShell(std stdio, o settings) (*shell, error) {
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return nil, usagef("the address of the server (--url, SOJOURN_URL) must be like %s; it is %q", defaultURL, visible(address, ""))
 	}
-	c, err := client.New(client.Config{URL: address, Key: orEnv(o.key, "SOJOURN_KEY", "")})
-	if err != nil {
+	s := &shell{
+		stdio: std, p: newPrinter(std.out, o.json), url: visible(u.Redacted(), ""),
+		config: client.Config{URL: address, Key: orEnv(o.key, "SOJOURN_KEY", "")},
+	}
+	if s.c, err = client.New(s.config); err != nil {
 		return nil, usagef("%s", visible(err.Error(), ""))
 	}
-	return &shell{stdio: std, p: newPrinter(std.out, o.json), c: c, url: visible(u.Redacted(), "")}, nil
+	return s, nil
+}
+
+// wait sets how long to wait for a server that went away.
+func (s *shell) wait(patience time.Duration) error {
+	s.patience = max(patience, time.Nanosecond) // zero would ask for the client's default
+	s.config.Patience = s.patience
+	var err error
+	s.c, err = client.New(s.config)
+	return err
 }
 
 // failure gives what a call came back with its exit code and a sentence for
@@ -42,14 +57,17 @@ func (s *shell) failure(err error) error {
 	if err == nil || errors.As(err, &coded) || errors.Is(err, context.Canceled) {
 		return err
 	}
-	refused, ok := errors.AsType[*client.Error](err)
-	if !ok {
-		if unreachable(err) {
-			return &exitError{exitUnreachable, fmt.Errorf("no server answers at %s (%w); start one with: sojourn serve, or name another with --url or SOJOURN_URL", s.url, cause(err))}
-		}
-		return fmt.Errorf("%s", visible(err.Error(), ""))
+	refused, answered := errors.AsType[*client.Error](err)
+	switch {
+	case answered:
+		return &exitError{codeOf(refused.Status), errors.New(sentenceOf(refused))}
+	case errors.Is(err, client.ErrLost):
+		return &exitError{exitUnreachable, fmt.Errorf("the server at %s went away before it answered: whether it did what was asked is unknown", s.url)}
+	case unreachable(err):
+		return &exitError{exitUnreachable, fmt.Errorf("no server answers at %s (%w); start one with: sojourn serve, or name another with --url or SOJOURN_URL", s.url, cause(err))}
+	default:
+		return errors.New(visible(err.Error(), ""))
 	}
-	return &exitError{codeOf(refused.Status), errors.New(s.sentence(refused))}
 }
 
 // codeOf is the exit code for a status of the server.
@@ -87,8 +105,8 @@ func cause(err error) error {
 	return errors.New(visible(err.Error(), ""))
 }
 
-// sentence says what the server refused and what can be done about it.
-func (s *shell) sentence(e *client.Error) string {
+// sentenceOf says what the server refused and what can be done about it.
+func sentenceOf(e *client.Error) string {
 	text := line(e.Message, 2000)
 	switch e.Status {
 	case http.StatusUnauthorized:
