@@ -64,7 +64,7 @@ type ending string
 const (
 	byCaller   ending = "caller"
 	byDeadline ending = "deadline"
-	byDeafness ending = "deafness" // the agent takes no input any more
+	byDeafness ending = "deafness" // the agent takes no input any more; never stored
 )
 
 // answered is what came of a question.

@@ -25,6 +25,9 @@ const (
 // line handles one line of the agent's standard output.
 func (d *drive) line(line []byte) error {
 	m, k := parse(line)
+	if k == noise && d.waiting == d.id(stepInitialize) {
+		m, k, line = d.greeted(m, line)
+	}
 	switch k {
 	case blank:
 	case noise:
@@ -44,6 +47,22 @@ func (d *drive) line(line []byte) error {
 		d.notified(m, line)
 	}
 	return nil
+}
+
+// greeted finds the answer to initialize behind a greeting that has no line end
+// of its own, as a shell's profile may print. Only there: later on, a message
+// inside a line is a log's account of one.
+func (d *drive) greeted(m message, line []byte) (message, kind, []byte) {
+	i := bytes.IndexByte(line, '{')
+	if i <= 0 {
+		return m, noise, line
+	}
+	answer, k := parse(line[i:])
+	if k != response || !is(answer.id, d.waiting) {
+		return m, noise, line
+	}
+	d.noise(line[:i])
+	return answer, response, line[i:]
 }
 
 // notified handles a notification. Unknown ones mean nothing to us.

@@ -35,7 +35,7 @@ func (d *drive) pump(ctx context.Context, done func() bool) error {
 		case r := <-reads:
 			err = d.take(ctx, r)
 		case w := <-d.box.done:
-			err = d.wrote(ctx, w)
+			err = d.wrote(w)
 		case a := <-d.answers:
 			err = d.answer(a)
 		case <-cancelled:
@@ -123,15 +123,15 @@ func (d *drive) checkLine() {
 }
 
 // wrote handles the end of a write.
-func (d *drive) wrote(ctx context.Context, w written) error {
+func (d *drive) wrote(w written) error {
 	if w.err != nil {
 		return fmt.Errorf("write to the agent: %w", w.err)
 	}
 	if w.closed {
 		// The reader will say how the process ended; an agent that lives on
 		// deaf has to go.
-		if d.st.Ending == "" && !d.reusing {
-			return d.wind(ctx, byDeafness)
+		if d.st.Ending == "" && !d.reusing && !d.killing {
+			d.grace.Reset(d.h.KillAfter)
 		}
 		return nil
 	}

@@ -117,10 +117,6 @@ func (d *drive) wind(ctx context.Context, by ending) error {
 // callOff asks the agent to end the turn. Open questions are answered before,
 // as the protocol wants: some agents wait for them for ever.
 func (d *drive) callOff() {
-	if d.st.Ending == byDeafness {
-		d.grace.Reset(d.h.KillAfter)
-		return
-	}
 	for len(d.st.Open) > 0 {
 		o := d.st.Open[0]
 		d.settle(o.Number, encodeCancelled(o.ID))
@@ -132,7 +128,7 @@ func (d *drive) callOff() {
 // kill ends an agent that has not obeyed. One that survives it is given up.
 func (d *drive) kill(ctx context.Context) error {
 	if d.killing {
-		d.end = d.endedBy(d.st.Ending)
+		d.end = d.endedBy(or(d.st.Ending, byDeafness))
 		return nil
 	}
 	d.killing = true
@@ -160,8 +156,8 @@ func (d *drive) exited(_ context.Context, e *exit) error {
 		return nil
 	}
 	switch {
-	case d.live && (d.st.Ending == byCaller || d.st.Ending == byDeadline):
-		d.end = d.endedBy(d.st.Ending)
+	case d.st.Ending != "" || d.killing:
+		d.end = d.endedBy(or(d.st.Ending, byDeafness))
 	case !d.live && e.missing():
 		d.end = failed(CodeUnavailable, "The runtime %s is not available in the sandbox: %s.", d.name(), e.text(d.job.Runtime.Command))
 	case e.missed:
@@ -204,7 +200,7 @@ func (d *drive) concluded() *outcome {
 	}
 	var o *outcome
 	switch {
-	case d.st.Ending == byCaller || d.st.Ending == byDeadline:
+	case d.st.Ending != "":
 		o = d.endedBy(d.st.Ending)
 	case r.Error != "":
 		o = failed(CodeAgentError, "The agent %s ended the turn with an error: %s", d.name(), r.Error)
