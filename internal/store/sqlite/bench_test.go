@@ -43,7 +43,7 @@ func openBare(b *testing.B, dir string) *bare {
 	}
 	exec("CREATE TABLE sessions (id TEXT NOT NULL PRIMARY KEY, last_seq BIGINT NOT NULL)")
 	exec(`CREATE TABLE events (session TEXT NOT NULL, seq BIGINT NOT NULL, at BIGINT NOT NULL, type TEXT NOT NULL,
-		turn TEXT NOT NULL, run TEXT NOT NULL, data TEXT NOT NULL, PRIMARY KEY (session, seq)) WITHOUT ROWID`)
+		turn TEXT NOT NULL, run TEXT NOT NULL, data TEXT NOT NULL, PRIMARY KEY (session, seq))`)
 	exec("BEGIN")
 	for i := range benchSessions {
 		exec("INSERT INTO sessions VALUES ($1, 0)", fmt.Sprint("session-", i))

@@ -143,7 +143,11 @@ func testOpenQuestionIsAskedOnce(t *testing.T, open Open) {
 		same(t, "answered", some, []sojourn.Interaction{answered})
 		one, errOne := tx.Interaction("again")
 		same(t, "interaction", one, again)
-		return errors.Join(err, errSome, errOne)
+		latest, errLatest := tx.InteractionOf("s", again.Run, again.Ref)
+		if latest.ID != again.ID && latest.ID != answered.ID {
+			t.Errorf("question by its ref: %+v", latest)
+		}
+		return errors.Join(err, errSome, errOne, errLatest)
 	})
 }
 

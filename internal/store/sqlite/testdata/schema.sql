@@ -44,7 +44,7 @@ CREATE TABLE events (
 	run     TEXT   NOT NULL,
 	data    TEXT   NOT NULL,
 	PRIMARY KEY (session, seq)
-) WITHOUT ROWID;
+);
 CREATE TABLE idempotency (
 	project    TEXT     NOT NULL,
 	key        TEXT     NOT NULL,
