@@ -68,7 +68,11 @@ func refused(status int, message string, errs []error) error {
 	r.err.Message = sentence(message)
 	if len(r.fields) > 0 {
 		f := r.fields[0]
-		r.err.Message = sentence(strings.TrimPrefix(f.In+"."+f.Field, "body."), f.Message)
+		path := strings.TrimSuffix(strings.TrimPrefix(f.In+"."+f.Field, "body."), ".")
+		if path == "" && status == http.StatusUnprocessableEntity {
+			path = f.In
+		}
+		r.err.Message = sentence(path, f.Message)
 	}
 	return r
 }
@@ -88,7 +92,7 @@ func fieldOf(d *huma.ErrorDetail) Field {
 
 // sentence joins parts to a sentence: "input[0].type: expected string."
 func sentence(parts ...string) string {
-	parts = slices.DeleteFunc(parts, func(s string) bool { return s == "" || s == "." })
+	parts = slices.DeleteFunc(parts, func(s string) bool { return s == "" })
 	s := strings.TrimSuffix(strings.Join(parts, ": "), ".")
 	if len(parts) == 1 && s != "" {
 		s = strings.ToUpper(s[:1]) + s[1:]

@@ -10,7 +10,8 @@ import (
 	"github.com/sojourn-dev/sojourn"
 )
 
-// WriteTimeout is how long a stream waits for its reader to take anything.
+// WriteTimeout is how long a stream waits for its reader to take anything, give
+// or take a second.
 const WriteTimeout = 10 * time.Second
 
 // writeStep is how many bytes a reader must take within one [WriteTimeout], so
@@ -107,17 +108,18 @@ func follow[F Frame](ctx context.Context, s *stream, cursor Cursor[F], name stri
 
 // stream writes to one reader.
 type stream struct {
-	w    http.ResponseWriter
-	conn *http.ResponseController
-	rq   *request
-	err  error
+	w     http.ResponseWriter
+	conn  *http.ResponseController
+	rq    *request
+	armed time.Time // when the write deadline was set
+	err   error
 }
 
 // write hands over b, with a deadline for each step of it.
 func (s *stream) write(b []byte) error {
 	for len(b) > 0 {
 		step := b[:min(len(b), writeStep)]
-		if err := s.conn.SetWriteDeadline(time.Now().Add(WriteTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		if err := s.arm(); err != nil {
 			return err
 		}
 		if _, err := s.w.Write(step); err != nil {
@@ -129,10 +131,25 @@ func (s *stream) write(b []byte) error {
 }
 
 func (s *stream) flush() error {
-	if err := s.conn.SetWriteDeadline(time.Now().Add(WriteTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+	if err := s.arm(); err != nil {
 		return err
 	}
 	return s.conn.Flush()
+}
+
+// arm sets the deadline of the writes that follow, at most once a second: a timer
+// for each would be a good part of the cost of a small event.
+func (s *stream) arm() error {
+	now := time.Now()
+	if now.Sub(s.armed) < time.Second {
+		return nil
+	}
+	s.armed = now
+	err := s.conn.SetWriteDeadline(now.Add(WriteTimeout + time.Second))
+	if errors.Is(err, http.ErrNotSupported) {
+		return nil
+	}
+	return err
 }
 
 // note writes a comment, which readers skip.
