@@ -28,7 +28,13 @@ func decode[T any](raw json.RawMessage) (T, error) {
 	if !given(raw) {
 		return v, nil
 	}
-	if err := json.Unmarshal(raw, &v); err != nil {
+	var err error
+	if d, ok := any(&v).(link.Decoder); ok {
+		err = d.Decode(raw)
+	} else {
+		err = json.Unmarshal(raw, &v)
+	}
+	if err != nil {
 		return v, invalid("params: %v", err)
 	}
 	return v, nil
@@ -44,14 +50,8 @@ func unconfined(method string, raw json.RawMessage) error {
 	if method != link.MethodProcessStart && !strings.HasPrefix(method, "fs/") {
 		return nil
 	}
-	var p struct {
-		Sandbox json.RawMessage `json:"sandbox"`
-		Network bool            `json:"enforceManagedNetwork"`
-	}
-	if json.Unmarshal(raw, &p) != nil {
-		return nil // the call itself will say what is wrong
-	}
-	if given(p.Sandbox) || p.Network {
+	network := link.Field(raw, "enforceManagedNetwork")
+	if given(link.Field(raw, "sandbox")) || (given(network) && !bytes.Equal(network, []byte("false"))) {
 		return &link.Error{Code: link.CodeUnsupported, Message: "this server confines no single call"}
 	}
 	return nil

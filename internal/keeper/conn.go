@@ -177,14 +177,11 @@ func (c *conn) order(m link.Message) (turn, next func()) {
 	if !ordered[m.Method] {
 		return func() {}, func() {}
 	}
-	var p link.ProcessParams
-	if json.Unmarshal(m.Params, &p) != nil {
-		return func() {}, func() {} // the call itself will say what is wrong
-	}
+	id := string(link.Field(m.Params, "processId"))
 	mine := make(chan struct{})
 	c.mu.Lock()
-	before := c.tails[p.ProcessID]
-	c.tails[p.ProcessID] = mine
+	before := c.tails[id]
+	c.tails[id] = mine
 	c.mu.Unlock()
 	turn = func() {
 		if before == nil {
@@ -194,8 +191,8 @@ func (c *conn) order(m link.Message) (turn, next func()) {
 	}
 	next = func() {
 		c.mu.Lock()
-		if c.tails[p.ProcessID] == mine {
-			delete(c.tails, p.ProcessID)
+		if c.tails[id] == mine {
+			delete(c.tails, id)
 		}
 		c.mu.Unlock()
 		close(mine)

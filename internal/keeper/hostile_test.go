@@ -210,27 +210,33 @@ func TestForeignClientIsNotified(t *testing.T) {
 		t.Fatalf("initialize = %s", m.Result)
 	}
 	r.say(`{"id":1,"method":"process/start","params":{"processId":"p","argv":["sh","-c","printf a; sleep 0.1; printf b; kill -9 $$"],"cwd":"file:///","env":{"PATH":"/usr/bin:/bin"},"tty":false,"arg0":null}}`)
-	var got []string
-	for len(got) == 0 || got[len(got)-1] != "process/closed" {
+	var out []byte
+	for seq, exited := 1, false; ; {
 		m := r.hear()
 		if m.Method == "" {
 			continue // the answer, wherever it falls
 		}
-		got = append(got, m.Method)
 		var note struct {
 			ProcessID string `json:"processId"`
 			Seq       int    `json:"seq"`
+			Chunk     []byte `json:"chunk"`
 			ExitCode  *int   `json:"exitCode"`
 		}
-		if err := json.Unmarshal(m.Params, &note); err != nil || note.ProcessID != "p" || note.Seq != len(got) {
-			t.Fatalf("%s %s: %v", m.Method, m.Params, err)
+		if err := json.Unmarshal(m.Params, &note); err != nil || note.ProcessID != "p" || note.Seq != seq {
+			t.Fatalf("%s %s: %v; want seq %d", m.Method, m.Params, err, seq)
 		}
-		if m.Method == "process/exited" && (note.ExitCode == nil || *note.ExitCode != 137) {
-			t.Fatalf("exited: %s", m.Params)
+		seq++
+		switch m.Method {
+		case link.NotifyOutput: // the last may come after the exit
+			out = append(out, note.Chunk...)
+		case link.NotifyExited:
+			exited = note.ExitCode != nil && *note.ExitCode == 137
+		case link.NotifyClosed:
+			if string(out) != "ab" || !exited {
+				t.Fatalf("output %q, exited with 137: %v", out, exited)
+			}
+			return
 		}
-	}
-	if s := strings.Join(got, " "); s != "process/output process/output process/exited process/closed" {
-		t.Fatalf("notifications = %s", s)
 	}
 }
 

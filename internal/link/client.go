@@ -8,6 +8,7 @@ import (
 	"io"
 	"strconv"
 	"sync"
+	"time"
 )
 
 // Options say who opens a connection. The zero value works against a server
@@ -38,6 +39,7 @@ type Client struct {
 	wg   sync.WaitGroup
 
 	mu      sync.Mutex
+	heardAt time.Time // when the latest message arrived
 	nextID  int64
 	pending map[int64]chan Message // each gets one message; nil once the connection has ended
 	err     error
@@ -54,6 +56,7 @@ func Open(ctx context.Context, t Transport, o Options) (*Client, error) {
 		onNotify: o.OnNotify,
 		out:      make(chan []byte, outFrames),
 		done:     make(chan struct{}),
+		heardAt:  time.Now(),
 		pending:  make(map[int64]chan Message),
 	}
 	c.wg.Go(c.read)
@@ -138,8 +141,22 @@ func (c *Client) read() {
 			c.fail(err)
 			return
 		}
+		c.heard()
 		c.deliver(m)
 	}
+}
+
+func (c *Client) heard() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.heardAt = time.Now()
+}
+
+// silence is how long nothing has arrived.
+func (c *Client) silence() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Since(c.heardAt)
 }
 
 // deliver hands an answer to its call and a notification to its reader. What
@@ -226,8 +243,8 @@ func (c *Client) call(ctx context.Context, method string, params, result any) er
 	switch r := result.(type) {
 	case nil:
 		return nil
-	case *ProcessReadResult:
-		err = r.decode(m.Result)
+	case Decoder:
+		err = r.Decode(m.Result)
 	default:
 		err = json.Unmarshal(m.Result, result)
 	}
@@ -257,17 +274,60 @@ func (c *Client) roundTrip(ctx context.Context, method string, params any) (Mess
 	if err := c.send(ctx, msg); err != nil {
 		return Message{}, err
 	}
-	select {
-	case m := <-ch:
-		return m, nil
-	case <-ctx.Done():
-		return Message{}, context.Cause(ctx)
-	case <-c.done:
+	return c.wait(ctx, ch)
+}
+
+const (
+	// maxSilence is how long a call waits while nothing arrives before it asks
+	// whether the far side is still there. A long poll alone is shorter.
+	maxSilence = MaxWait + 15*time.Second
+	// maxPing is how long the answer to that may take.
+	maxPing = 15 * time.Second
+)
+
+// wait returns the answer to a call. When the far side has been silent for
+// long it is asked for a sign of life, and the connection is given up when
+// none comes: a dead network tells nobody. A stock exec-server may answer its
+// calls one after another, so its silence means nothing.
+func (c *Client) wait(ctx context.Context, ch <-chan Message) (Message, error) {
+	timer := time.NewTimer(maxSilence)
+	defer timer.Stop()
+	var asked time.Time
+	for {
 		select {
-		case m := <-ch: // the answer came just before the end
+		case m := <-ch:
 			return m, nil
-		default:
-			return Message{}, c.Err()
+		case <-ctx.Done():
+			return Message{}, context.Cause(ctx)
+		case <-c.done:
+			select {
+			case m := <-ch: // the answer came just before the end
+				return m, nil
+			default:
+				return Message{}, c.Err()
+			}
+		case <-timer.C:
 		}
+		silence := c.silence()
+		switch {
+		case c.foreign || silence < maxSilence:
+			asked = time.Time{}
+			timer.Reset(max(maxSilence-silence, time.Second))
+		case asked.IsZero():
+			asked = time.Now()
+			c.ping()
+			timer.Reset(maxPing)
+		default:
+			c.fail(fmt.Errorf("nothing heard for %v", silence.Round(time.Second)))
+		}
+	}
+}
+
+// ping makes the far side say something. The answer belongs to no call; that
+// it comes is all that counts. When the queue is full there is traffic anyway.
+func (c *Client) ping() {
+	select {
+	case c.out <- []byte(`{"jsonrpc":"2.0","id":0,"method":"` + MethodEnvironmentInfo + `"}`):
+	default:
 	}
 }

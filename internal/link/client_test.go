@@ -125,7 +125,7 @@ func TestStuckWriteDoesNotHoldCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
 		defer far.Close()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		if _, err := link.Open(ctx, link.Framed(near), link.Options{}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("open = %v, want DeadlineExceeded", err)
@@ -389,5 +389,34 @@ func TestPeerCloseEndsSearch(t *testing.T) {
 		if err := <-failed; err == nil {
 			t.Fatal("call succeeded without a connection")
 		}
+	})
+}
+
+// TestSilentConnectionIsGivenUp: the far side takes calls and says nothing, as
+// it looks when the network between has died.
+func TestSilentConnectionIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := connect(t, server{link.MethodInitialize: hello}, link.Options{})
+		began := time.Now()
+		if _, err := c.Stats(t.Context()); !errors.Is(err, link.ErrDisconnected) {
+			t.Fatalf("call = %v, want ErrDisconnected", err)
+		}
+		if d := time.Since(began); d != time.Minute {
+			t.Fatalf("given up after %v, want a minute", d)
+		}
+		c.Close()
+	})
+}
+
+func TestSlowCallOnLivingConnectionIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := connect(t, server{
+			link.MethodInitialize: hello, link.MethodEnvironmentInfo: ok,
+			link.MethodSync: func(m link.Message) link.Message { time.Sleep(time.Hour); return ok(m) },
+		}, link.Options{})
+		if err := c.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
 	})
 }

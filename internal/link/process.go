@@ -184,42 +184,6 @@ func (c *Client) Read(ctx context.Context, p ReadParams) (ReadResult, error) {
 	return r.result(), nil
 }
 
-// decode reads r from JSON, the chunks by a faster way than package json has;
-// whatever is unusual takes the ordinary way.
-func (r *ProcessReadResult) decode(data []byte) error {
-	s := scanner{data: data}
-	var chunks []OutputChunk
-	var rest []byte // the result without its chunks
-	if c := s.space(); c != '{' {
-		return json.Unmarshal(data, r)
-	}
-	from := s.i
-	ok := s.object(func(key string) bool {
-		at := s.i
-		if key != "chunks" || chunks != nil {
-			_, ok := s.value()
-			return ok
-		}
-		chunks = []OutputChunk{}
-		ok := s.array(func() bool {
-			chunks = append(chunks, OutputChunk{})
-			return s.chunk(&chunks[len(chunks)-1])
-		})
-		rest = append(append(rest, data[from:at]...), "[]"...)
-		from = s.i
-		return ok
-	})
-	if !ok || !s.end() || chunks == nil {
-		*r = ProcessReadResult{}
-		return json.Unmarshal(data, r)
-	}
-	if err := json.Unmarshal(append(rest, data[from:]...), r); err != nil {
-		return err
-	}
-	r.Chunks = chunks
-	return nil
-}
-
 // SizeHint is about how many bytes AppendJSON will add.
 func (r *ProcessReadResult) SizeHint() int {
 	const around, aroundChunk = 512, 80

@@ -3,6 +3,7 @@ package link
 import (
 	"bytes"
 	"encoding/base64"
+	"encoding/json"
 	"strconv"
 )
 
@@ -174,16 +175,104 @@ func (s *scanner) chunk(into *OutputChunk) bool {
 			into.Stream = string(v)
 			return ok && !bytes.ContainsRune(v, '\\')
 		case "chunk":
-			v, ok := s.text()
-			if !ok {
-				return false
-			}
-			into.Chunk = make([]byte, base64.StdEncoding.DecodedLen(len(v)))
-			n, err := base64.StdEncoding.Strict().Decode(into.Chunk, v)
-			into.Chunk = into.Chunk[:n]
-			return err == nil
+			return s.bytes(&into.Chunk)
 		}
 		_, ok := s.value()
 		return ok
 	})
+}
+
+// bytes reads a string of base64.
+func (s *scanner) bytes(into *[]byte) bool {
+	v, ok := s.text()
+	if !ok {
+		return false
+	}
+	*into = make([]byte, base64.StdEncoding.DecodedLen(len(v)))
+	n, err := base64.StdEncoding.Strict().Decode(*into, v)
+	*into = (*into)[:n]
+	return err == nil
+}
+
+// cutField reads one field of an object with read and returns the object with
+// something small in its place, for package json to go on with. It reports
+// whether the field was there, once, and could be read.
+func cutField(object []byte, field, instead string, read func(s *scanner) bool) (rest []byte, ok bool) {
+	s := scanner{data: object}
+	from, found := 0, 0
+	ok = s.object(func(key string) bool {
+		if key != field {
+			_, ok := s.value()
+			return ok
+		}
+		found++
+		rest = append(append(rest, object[from:s.i]...), instead...)
+		ok := read(&s)
+		from = s.i
+		return ok
+	})
+	return append(rest, object[from:]...), ok && s.end() && found == 1
+}
+
+// decodeData decodes an object whose field holds much base64.
+func decodeData(data []byte, field string, into *[]byte, rest any) error {
+	var body []byte
+	short, ok := cutField(data, field, `""`, func(s *scanner) bool { return s.bytes(&body) })
+	if !ok {
+		return json.Unmarshal(data, rest)
+	}
+	err := json.Unmarshal(short, rest)
+	*into = body
+	return err
+}
+
+// Decode reads p from JSON.
+func (p *ProcessWriteParams) Decode(data []byte) error { return decodeData(data, "chunk", &p.Chunk, p) }
+
+// Decode reads p from JSON.
+func (p *WriteFileParams) Decode(data []byte) error {
+	return decodeData(data, "dataBase64", &p.Data, p)
+}
+
+// Decode reads r from JSON.
+func (r *ReadFileResult) Decode(data []byte) error {
+	return decodeData(data, "dataBase64", &r.Data, r)
+}
+
+// Decode reads r from JSON.
+func (r *ProcessReadResult) Decode(data []byte) error {
+	chunks := []OutputChunk{}
+	rest, ok := cutField(data, "chunks", "[]", func(s *scanner) bool {
+		return s.array(func() bool {
+			chunks = append(chunks, OutputChunk{})
+			return s.chunk(&chunks[len(chunks)-1])
+		})
+	})
+	if !ok {
+		return json.Unmarshal(data, r)
+	}
+	err := json.Unmarshal(rest, r)
+	r.Chunks = chunks
+	return err
+}
+
+// Decoder is what holds so much output or input that it has a way of its own
+// to be read from JSON.
+type Decoder interface {
+	Decode(data []byte) error
+}
+
+// Field returns the value of one field of a JSON object, unread; nil when
+// there is none. The first counts.
+func Field(object []byte, field string) []byte {
+	var value []byte
+	s := scanner{data: object}
+	s.object(func(key string) bool {
+		v, ok := s.value()
+		if ok && key == field && value == nil {
+			value = v
+		}
+		return ok
+	})
+	return value
 }

@@ -20,10 +20,10 @@ func FuzzReadResult(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var want, got ProcessReadResult
 		if json.Unmarshal(data, &want) != nil {
-			_ = got.decode(data) // may fail or not, must not panic
+			_ = got.Decode(data) // may fail or not, must not panic
 			return
 		}
-		if err := got.decode(data); err != nil {
+		if err := got.Decode(data); err != nil {
 			t.Fatalf("%q: %v", data, err)
 		}
 		if again := reencode(t, got); !reflect.DeepEqual(again, normal(got)) {
@@ -57,7 +57,7 @@ func reencode(t *testing.T, r ProcessReadResult) ProcessReadResult {
 	if err := json.Unmarshal(data, &slow); err != nil {
 		t.Fatalf("AppendJSON wrote %s: %v", data, err)
 	}
-	if err := fast.decode(data); err != nil {
+	if err := fast.Decode(data); err != nil {
 		t.Fatal(err)
 	}
 	if slow, fast = normal(slow), normal(fast); !reflect.DeepEqual(slow, fast) {
@@ -85,7 +85,7 @@ func TestReadResultBothWays(t *testing.T) {
 			t.Errorf("AppendJSON = %s, json = %s", data, want)
 		}
 		var got ProcessReadResult
-		if err := got.decode(data); err != nil || !reflect.DeepEqual(got, r) {
+		if err := got.Decode(data); err != nil || !reflect.DeepEqual(got, r) {
 			t.Errorf("decoded %+v, %v; want %+v", got, err, r)
 		}
 	}
