@@ -2,6 +2,7 @@ package gvisor_test
 
 import (
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/sojourn-dev/sojourn/sandbox"
@@ -26,3 +27,25 @@ func open(dir string) (sandbox.Driver, error) {
 }
 
 func TestSuite(t *testing.T) { sandboxtest.Run(t, sandboxtest.Suite{Open: open}) }
+
+func TestProbe(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	r := gvisor.Probe(t.Context(), gvisor.Config{Dir: dir, Executable: self})
+	if !r.Available || r.Driver != gvisor.Name || r.Reason == "" {
+		t.Errorf("Probe = %+v", r)
+	}
+	r = gvisor.Probe(t.Context(), gvisor.Config{Dir: dir, Executable: "/bin/sh"})
+	if r.Available || !strings.Contains(r.Reason, "dynamically linked") || r.Fix == "" {
+		t.Errorf("Probe with a dynamic executable = %+v", r)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("Probe left %v, %v", left, err)
+	}
+}
+
+// TestAsPlainUser runs the suite again without root.
+func TestAsPlainUser(t *testing.T) { sandboxtest.RunAsPlainUser(t) }

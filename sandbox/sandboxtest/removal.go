@@ -19,15 +19,19 @@ func testRemoval(t *testing.T, s *Suite) {
 		t.Fatal(err)
 	}
 	c := start(t, d, "hostile", 1)
+	depth := "1500"
+	if testing.Short() {
+		depth = "300"
+	}
 	for _, dir := range []string{sandbox.WorkspacePath, sandbox.HomePath} {
 		c.must("sh", "-c", `cd "$1" && mkdir names deep locked &&
 			(cd names && "$3" "$4" fill 300) &&
-			(cd deep && "$3" "$4" deep 1500) &&
+			(cd deep && "$3" "$4" deep "$5") &&
 			ln -s "$2" out && ln -s / root && ln -s .. names/up && ln -s loop loop && ln "$1/names/f0" hard &&
 			mkfifo fifo &&
 			mkdir locked/in && echo x > locked/in/f && chmod 0300 locked/in && chmod 0000 locked &&
 			mkdir empty && chmod 0000 empty && mkdir removed.1 removed.2 && mkdir removed.1/removed.3`,
-			"sh", dir, outside, sandbox.KeeperPath, commandInside)
+			"sh", dir, outside, sandbox.KeeperPath, commandInside, depth)
 	}
 	if err := c.Destroy(within(t)); err != nil {
 		t.Fatalf("Destroy = %v", err)

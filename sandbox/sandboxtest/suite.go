@@ -54,7 +54,10 @@ func Run(t *testing.T, s Suite) {
 		{"Walls", testWalls},
 	}
 	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) { test.run(t, &s) })
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel() // each has directories of its own, and much of the time is waiting
+			test.run(t, &s)
+		})
 	}
 }
 
