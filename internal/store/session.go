@@ -76,8 +76,9 @@ func (t *Tx) Session(id sojourn.SessionID) (sojourn.Session, error) {
 	return one(t, "session", scanSession, query, id)
 }
 
-// Facts returns all that decisions about the session are made from. In an
-// Update the session stays as it is until the commit.
+// Facts returns all that decisions about the session are made from; only the
+// packs of its head, which may be many, are left to [Tx.Checkpoint]. In an Update
+// the session stays as it is until the commit.
 func (t *Tx) Facts(id sojourn.SessionID) (sojourn.Facts, error) {
 	s, err := t.Session(id)
 	if err != nil {
@@ -112,7 +113,12 @@ func (t *Tx) factsOf(s sojourn.Session) (f sojourn.Facts, err error) {
 		}
 		f.Last = &r
 	}
-	if s.ActiveRun != "" {
+	switch s.ActiveRun {
+	case "":
+	case s.LastRun:
+		active := *f.Last
+		f.Active = &active
+	default:
 		r, err := t.Run(s.ActiveRun)
 		if err != nil {
 			return f, err
@@ -120,7 +126,7 @@ func (t *Tx) factsOf(s sojourn.Session) (f sojourn.Facts, err error) {
 		f.Active = &r
 	}
 	if s.Head != "" {
-		c, err := t.Checkpoint(s.Head)
+		c, err := one(t, "checkpoint", scanCheckpoint, selectCheckpoint, s.Head)
 		if err != nil {
 			return f, err
 		}
