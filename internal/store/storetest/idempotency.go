@@ -17,6 +17,7 @@ import (
 func testIdempotencyRace(t *testing.T, open Open) {
 	s := open(t, nil)
 	name, hash := store.IdempotencyKey{Project: "p", Key: "k"}, sha256.Sum256([]byte("create"))
+	errEarly := errors.New("the first attempts fail")
 	var attempts atomic.Int64
 	var g errgroup.Group
 	replies := make([]string, 100)
@@ -44,16 +45,20 @@ func testIdempotencyRace(t *testing.T, open Open) {
 						return err
 					}
 					if attempts.Add(1) <= 3 {
-						return errors.New("the first attempts fail")
+						return errEarly
 					}
 					replies[i] = fmt.Sprint(201, body)
 					return nil
 				})
 			}
-			if command() == nil {
-				return nil
+			for range 5 { // a failed attempt can be repeated
+				if err := command(); err == nil {
+					return nil
+				} else if !errors.Is(err, errEarly) {
+					return err
+				}
 			}
-			return command() // a failed attempt can be repeated
+			return errors.New("every attempt has failed")
 		})
 	}
 	if err := g.Wait(); err != nil {
