@@ -2,9 +2,13 @@ package cloud
 
 import (
 	"context"
+	"encoding/json"
+	"net/http/httptest"
+	"testing"
 	"time"
 
 	"github.com/sojourn-dev/sojourn"
+	"github.com/sojourn-dev/sojourn/internal/api"
 	"github.com/sojourn-dev/sojourn/internal/engine"
 )
 
@@ -72,3 +76,24 @@ func (doorman) Authenticate(_ context.Context, header string) (sojourn.Principal
 
 func (doorman) Watch(sojourn.KeyID) context.Context        { return context.Background() }
 func (doorman) Valid(context.Context, sojourn.KeyID) error { return nil }
+
+type engineRef = engine.Ref
+
+// serve makes one call to a handler of its own.
+func serve(e Engine, method, path, key string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, path, nil)
+	r.Header.Set("Authorization", "Bearer "+key)
+	res := httptest.NewRecorder()
+	New(e, doorman{}, Config{}).ServeHTTP(res, r)
+	return res
+}
+
+// errorCode reads the code of an error.
+func errorCode(t *testing.T, res *httptest.ResponseRecorder) string {
+	t.Helper()
+	var body api.ErrorBody
+	if err := json.Unmarshal(res.Body.Bytes(), &body); err != nil {
+		t.Fatalf("%s: %v", res.Body, err)
+	}
+	return body.Error.Code
+}
