@@ -56,6 +56,8 @@ type Config struct {
 	Bucket *blob.Bucket
 	// Harness replaces the ACP harness.
 	Harness harness.Harness
+	// WrapStore, if not nil, is put around the store at each start.
+	WrapStore func(store.Store) store.Store
 }
 
 // Server is a running test server.
@@ -106,6 +108,15 @@ func (s *Server) Restart() {
 	s.start()
 }
 
+// Kill ends a server whose store is already dead, and starts the next one. What
+// the dying server complains of is not the test's concern.
+func (s *Server) Kill() {
+	s.cancel()
+	<-s.done
+	s.Server.Close()
+	s.start()
+}
+
 // Reconfigure restarts the server with a changed configuration.
 func (s *Server) Reconfigure(change func(*Config)) {
 	s.t.Helper()
@@ -151,7 +162,11 @@ func (s *Server) start() {
 	s.addr = l.Addr().String()
 	s.URL, s.Server, s.cancel, s.done = "http://"+s.addr, srv, cancel, make(chan error, 1)
 	go func() { s.done <- srv.Run(ctx, l) }()
-	<-srv.Engine.Ready()
+	select {
+	case <-srv.Engine.Ready():
+	case err := <-s.done:
+		s.t.Fatalf("server ended while it started: %v", err)
+	}
 }
 
 func (s *Server) config() server.Config {
@@ -163,7 +178,11 @@ func (s *Server) config() server.Config {
 		WorkspaceMaxBytes: c.WorkspaceMaxBytes, ConversationMaxBytes: c.ConversationMaxBytes,
 		CancelGrace: c.CancelGrace, SweepEvery: c.SweepEvery,
 		OpenStore: func(ctx context.Context, onEvents func(sojourn.SessionID, []sojourn.Event)) (store.Store, error) {
-			return sqlite.Open(ctx, sqlite.Config{Dir: filepath.Join(s.Dir, "data"), OnEvents: onEvents, Log: log})
+			db, err := sqlite.Open(ctx, sqlite.Config{Dir: filepath.Join(s.Dir, "data"), OnEvents: onEvents, Log: log})
+			if err != nil || c.WrapStore == nil {
+				return db, err
+			}
+			return c.WrapStore(db), nil
 		},
 		OpenDriver: func(context.Context) (sandbox.Driver, string, error) {
 			if c.NoCompute {
@@ -237,6 +256,33 @@ func (s *Server) Call(method, path string, body, out any) (status int, code stri
 		}
 	}
 	return res.StatusCode, ""
+}
+
+// Try is Call for a server that may be down or dying: it reports whether the
+// answer was a success. idempotency is sent as the Idempotency-Key, unless "".
+func (s *Server) Try(method, path, idempotency string, body, out any) bool {
+	b, err := json.Marshal(body)
+	if err != nil {
+		return false
+	}
+	if body == nil {
+		b = nil
+	}
+	req, err := http.NewRequest(method, s.URL+path, bytes.NewReader(b))
+	if err != nil {
+		return false
+	}
+	req.Header.Set("Authorization", "Bearer "+AdminKey)
+	req.Header.Set("Content-Type", "application/json")
+	if idempotency != "" {
+		req.Header.Set("Idempotency-Key", idempotency)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return false
+	}
+	defer res.Body.Close()
+	return res.StatusCode/100 == 2 && json.NewDecoder(res.Body).Decode(out) == nil
 }
 
 // Must is Call for what must succeed.
