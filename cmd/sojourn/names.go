@@ -82,8 +82,11 @@ func (s *shell) interaction(ctx context.Context, session, word string) (client.I
 
 // runID finds the run of a session that a word names; "last" is its latest.
 func (s *shell) runID(ctx context.Context, v client.Session, word string) (string, error) {
-	if word == "last" && v.LastRun != nil {
+	switch {
+	case word == "last" && v.LastRun != nil:
 		return v.LastRun.ID, nil
+	case word == "last":
+		return "", &exitError{exitNotFound, fmt.Errorf("session %s had no run yet", v.ID)}
 	}
 	runs, err := s.c.Runs(ctx, v.ID)
 	if err != nil {

@@ -46,6 +46,9 @@ func TestScripts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIPPED: the scripts start real servers; run without -short")
 	}
+	if dynamic() {
+		t.Skip("SKIPPED: this test binary is linked dynamically, which sandboxes cannot use; set CGO_ENABLED=0")
+	}
 	testscript.Run(t, testscript.Params{
 		Dir:           "testdata/script",
 		UpdateScripts: *updateGolden,

@@ -36,6 +36,10 @@ var sessionVerbs = []verb{
 		detail: turnHelp + "\n\n" + idHelp, min: 2, max: -1, prepare: prepareTurn,
 	},
 	{
+		name: "watch", args: "ID [RUN]", summary: "follow a run from its beginning to its end; without RUN the latest",
+		detail: "The output and the exit code are those of session turn.\n\n" + idHelp, min: 1, max: 2, prepare: prepareWatch,
+	},
+	{
 		name: "events", args: "ID", summary: "print the event log",
 		detail: idHelp, min: 1, max: 1, prepare: prepareEvents,
 	},
@@ -74,7 +78,7 @@ func prepareCreate(fs *flag.FlagSet) func(context.Context, *shell, []string) err
 		}
 		s.p.printf("%s created\n\n", made.Session.ID)
 		if made.Run != nil {
-			s.p.printf("its first turn is on its way; watch it with\n  sojourn session events %s --follow\n", made.Session.ID)
+			s.p.printf("its first turn is on its way; watch it with\n  sojourn session watch %s\n", made.Session.ID)
 			return nil
 		}
 		s.p.printf("give it work with\n  sojourn session turn %s \"...\"\n", made.Session.ID)

@@ -188,7 +188,7 @@ func TestFollowerGivesUpInTheEnd(t *testing.T) {
 	f.cuts[1] = 1 << 30
 	f.onTurn = func() { f.emit("run.queued", object{}) }
 	got := f.run(t, "session", "turn", fakeSession, "x", "--patience", "300ms")
-	if got.code != exitUnreachable || !strings.Contains(got.err, "the outcome of the run is unknown") || !strings.Contains(got.err, "--after 1") {
+	if got.code != exitUnreachable || !strings.Contains(got.err, "the outcome of the run is unknown") || !strings.Contains(got.err, "sojourn session watch "+fakeSession) {
 		t.Errorf("code %d, errors %q", got.code, got.err)
 	}
 }
@@ -222,7 +222,7 @@ func TestInterruptLeavesTheRunAlone(t *testing.T) {
 	t.Setenv("SOJOURN_URL", f.URL)
 	got := runLine(ctx, "", "session", "turn", fakeSession, "x")
 	if got.code != exitInterrupted || !strings.Contains(got.err, "The run goes on") ||
-		!strings.Contains(got.err, "sojourn session events "+fakeSession+" --after 2 --follow") {
+		!strings.Contains(got.err, "sojourn session watch "+fakeSession+"\n") {
 		t.Errorf("code %d, errors %q", got.code, got.err)
 	}
 	if !strings.HasSuffix(got.out, "half a line\n") {
@@ -293,5 +293,26 @@ func TestSubmitWithoutAnAnswerIsNotSuccess(t *testing.T) {
 	got = f.run(t, "session", "turn", fakeSession, "x", "--patience", "200ms")
 	if got.code != exitUnreachable || !strings.Contains(got.err, "sojourn session show "+fakeSession) {
 		t.Errorf("a submit that was lost for good: code %d, errors %q", got.code, got.err)
+	}
+}
+
+func TestWatchTellsOneRunFromItsBeginning(t *testing.T) {
+	f := newFake(t)
+	f.runs = []object{runObject(fakeRun, "crashed"), runObject("another-run", "completed")}
+	f.sessions[0]["lastRun"] = f.runs[1]
+	f.emit("session.created", object{}, "turn.submitted", object{}, "agent.update", says("one"), "run.crashed", object{"stopReason": "workspace_lost"})
+	f.emit("workspace.lost", object{}, "turn.submitted", object{}, "agent.update", says("two"), "run.completed", object{})
+	for _, e := range f.events[5:] {
+		e["runId"] = "another-run"
+	}
+	got := f.run(t, "session", "watch", fakeSession, fakeRun)
+	want := "· run " + fakeRun + "\n· turn submitted\none\n✗ crashed (workspace_lost)\n"
+	if got.code != exitFailure || got.out != want {
+		t.Errorf("the first run: code %d, output %q, want %q; errors %q", got.code, got.out, want, got.err)
+	}
+	got = f.run(t, "session", "watch", "last")
+	want = "· run another-run\n· turn submitted\ntwo\n✓ completed\n"
+	if got.code != 0 || got.out != want {
+		t.Errorf("the last run: code %d, output %q, want %q; errors %q", got.code, got.out, want, got.err)
 	}
 }

@@ -18,9 +18,9 @@ the agent says is printed as it comes, its tool calls as a line each, and its
 questions with the commands that answer them.
 
 The exit code is 0 if the run completed and 1 if it failed, crashed or was
-cancelled. Ctrl-C ends the watching and not the run (130). When the server goes
-away the command waits for it to come back; when it gives up, the outcome is
-unknown (5).`
+cancelled. Ctrl-C ends the watching and not the run (130); session watch takes it
+up again. When the server goes away the command waits for it to come back; when
+it gives up, the outcome is unknown (5).`
 
 // maxTurnBytes bounds a turn read from standard input; the server has its own
 // bound below that.
@@ -49,11 +49,32 @@ func prepareTurn(fs *flag.FlagSet) func(context.Context, *shell, []string) error
 			if s.p.json {
 				return s.p.value(made)
 			}
-			s.p.printf("turn %d accepted, run %s\nwatch it with\n  sojourn session events %s --after %d --follow\n",
-				made.Turn.Number, made.Run.ID, v.ID, v.LastSequence)
+			s.p.printf("turn %d accepted, run %s\nwatch it with\n  sojourn session watch %s\n", made.Turn.Number, made.Run.ID, v.ID)
 			return nil
 		}
-		return s.watchRun(ctx, v, made.Run.ID)
+		return s.watchRun(ctx, v.ID, made.Run.ID, v.LastSequence)
+	}
+}
+
+func prepareWatch(fs *flag.FlagSet) func(context.Context, *shell, []string) error {
+	patience := fs.Duration("patience", defaultPatience, "how long to wait for a server that went away, as a `duration`")
+	return func(ctx context.Context, s *shell, args []string) error {
+		if err := s.wait(*patience); err != nil {
+			return err
+		}
+		v, err := s.session(ctx, args[0])
+		if err != nil {
+			return s.failure(err)
+		}
+		word := "last"
+		if len(args) > 1 {
+			word = args[1]
+		}
+		id, err := s.runID(ctx, v, word)
+		if err != nil {
+			return s.failure(err)
+		}
+		return s.watchRun(ctx, v.ID, id, 0)
 	}
 }
 
@@ -87,17 +108,19 @@ func (s *shell) submitFailure(session string, err error) error {
 	return s.failure(err)
 }
 
-// watchRun narrates one run to its end and reports how it ended. from is the
-// session as it was before the run's turn was submitted.
-func (s *shell) watchRun(ctx context.Context, from client.Session, run string) error {
-	n := newNarrator(s.p, from.ID)
+// watchRun narrates one run to its end and reports how it ended. All that
+// belongs to the run is in the log behind after.
+func (s *shell) watchRun(ctx context.Context, session, run string, after int64) error {
+	n := newNarrator(s.p, session)
 	if !s.p.json {
 		n.note(dim, "·", "run %s", run)
 	}
+	begun := false
 	var end *client.Event
-	last, err := s.follow(ctx, from.ID, from.LastSequence, func(e client.Event) (bool, error) {
-		if e.RunID != "" && e.RunID != run {
-			return true, nil // late news of an earlier run
+	_, err := s.follow(ctx, session, after, func(e client.Event) (bool, error) {
+		begun = begun || e.RunID == run
+		if !begun || e.RunID != "" && e.RunID != run {
+			return true, nil // of another run
 		}
 		if endsRun(e) {
 			end = &e
@@ -115,10 +138,10 @@ func (s *shell) watchRun(ctx context.Context, from client.Session, run string) e
 	case end != nil:
 		return &exitError{exitFailure, errors.New("")} // the narration has said it
 	case ctx.Err() != nil:
-		fmt.Fprintf(s.err, "\nThe run goes on. Watch it again with\n  sojourn session events %s --after %d --follow\nor end it with\n  sojourn session cancel %s\n", from.ID, last, from.ID)
+		fmt.Fprintf(s.err, "\nThe run goes on. Watch it again with\n  sojourn session watch %s\nor end it with\n  sojourn session cancel %s\n", session, session)
 		return context.Canceled
 	}
-	return s.unknownOutcome(from.ID, last, err)
+	return s.unknownOutcome(session, err)
 }
 
 // endsRun reports whether e says how a run ended.
@@ -132,11 +155,11 @@ func endsRun(e client.Event) bool {
 
 // unknownOutcome explains that the watching ended before the run did: that is
 // never success.
-func (s *shell) unknownOutcome(session string, last int64, err error) error {
-	err = s.failure(err)
+func (s *shell) unknownOutcome(session string, err error) error {
 	code := exitFailure
+	err = s.failure(err)
 	if coded, ok := errors.AsType[*exitError](err); ok {
 		code = coded.code
 	}
-	return &exitError{code, fmt.Errorf("the outcome of the run is unknown: %w; go on watching with: sojourn session events %s --after %d --follow", err, session, last)}
+	return &exitError{code, fmt.Errorf("the outcome of the run is unknown: %w; see how it ended with: sojourn session watch %s", err, session)}
 }

@@ -56,7 +56,7 @@ func TestWordsThatAreOff(t *testing.T) {
 	for _, args := range []string{
 		"session", "session bogus", "session list extra", "session list --bogus", "session show", "session show a b",
 		"session turn " + fakeSession, "session create extra", "session create --metadata x", "session create --metadata a=1 --metadata a=2",
-		"session events " + fakeSession + " --after x", "session cancel", "session cancel a b c", "session list --limit -1",
+		"session events " + fakeSession + " --after x", "session cancel", "session cancel a b c", "session watch", "session watch a b c", "session list --limit -1",
 		"session list --url localhost:1", "session list --url ftp://x", "session list --url http://",
 		"interaction", "interaction answer " + fakeSession + " " + fakeAsk, "interaction answer " + fakeSession + " " + fakeAsk + " c --text t",
 		"interaction answer " + fakeSession + " " + fakeAsk + " allow_once", "interaction answer " + fakeSession + " " + fakeAsk + " nope",
