@@ -57,6 +57,12 @@ func unconfined(method string, raw json.RawMessage) error {
 	return nil
 }
 
+// answerThen is a result after whose sending something is to be done.
+type answerThen struct {
+	result any
+	then   func()
+}
+
 // handler answers one method.
 type handler func(c *conn, params json.RawMessage) (any, error)
 
@@ -113,10 +119,7 @@ var handlers = map[string]handler{
 	link.MethodStats: with(func(c *conn, _ none) (any, error) { return c.k.stats(), nil }),
 	link.MethodShutdown: with(func(c *conn, p link.ShutdownParams) (any, error) {
 		grace, err := graceOf(p.GraceMs)
-		if err == nil {
-			c.k.shutdown(grace)
-		}
-		return nil, err
+		return answerThen{then: func() { c.k.shutdown(grace) }}, err
 	}),
 
 	link.MethodReadFile:        with(callReadFile),

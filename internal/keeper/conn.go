@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,6 +20,8 @@ import (
 const (
 	// maxCalls bounds the calls of one connection that are under way.
 	maxCalls = 4096
+	// maxCallBytes bounds the parameters of those calls together.
+	maxCallBytes = 64 << 20
 	// handOver is how long a new epoch waits for the calls of the old one.
 	handOver = 5 * time.Second
 )
@@ -31,7 +34,8 @@ type conn struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	done   chan struct{} // closed when nothing of the connection runs any more
-	calls  chan struct{} // one token for each call under way
+	calls  atomic.Int64  // calls under way
+	bytes  atomic.Int64  // of their parameters
 
 	// Set by initialize, on the reading goroutine, before any other call runs.
 	ready   bool
@@ -51,7 +55,7 @@ type conn struct {
 // It returns nil when the far side ended it.
 func (k *Keeper) Serve(ctx context.Context, t link.Transport) error {
 	c := &conn{
-		k: k, t: t, done: make(chan struct{}), calls: make(chan struct{}, maxCalls),
+		k: k, t: t, done: make(chan struct{}),
 		tails: make(map[string]chan struct{}), followed: make(map[*process]bool),
 	}
 	c.ctx, c.cancel = context.WithCancel(ctx)
@@ -149,17 +153,19 @@ func (c *conn) accept(m link.Message) {
 		})
 		return
 	}
-	select {
-	case c.calls <- struct{}{}:
-	default:
+	size := int64(len(m.Params))
+	done := func() { c.calls.Add(-1); c.bytes.Add(-size) }
+	calls, bytes := c.calls.Add(1), c.bytes.Add(size)
+	if calls > maxCalls || bytes > maxCallBytes {
+		defer done()
 		c.answer(m, func() (any, error) {
-			return nil, &link.Error{Code: link.CodeLimit, Message: fmt.Sprintf("%d calls are under way", maxCalls)}
+			return nil, &link.Error{Code: link.CodeLimit, Message: "too many or too large calls are under way"}
 		})
 		return
 	}
 	turn, next := c.order(m)
 	c.wg.Go(func() {
-		defer func() { <-c.calls }()
+		defer done()
 		defer next()
 		turn()
 		c.answer(m, func() (any, error) { return c.dispatch(m) })
@@ -213,6 +219,10 @@ func (c *conn) answer(m link.Message, call func() (any, error)) {
 		return call()
 	}()
 	out := link.Message{ID: m.ID}
+	if a, ok := result.(answerThen); ok && err == nil {
+		result = a.result
+		defer a.then()
+	}
 	if err == nil {
 		out.Result, err = encodeResult(result)
 	}

@@ -55,7 +55,9 @@ type Keeper struct {
 	ctx    context.Context // ends with Close: the context of programs
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-	over   chan struct{} // closed when a shutdown has ended all processes
+
+	over    context.Context // ends when a shutdown has ended all processes
+	endOver context.CancelFunc
 
 	mu       sync.Mutex
 	epoch    int64
@@ -68,13 +70,14 @@ type Keeper struct {
 func New(cfg Config) *Keeper {
 	k := &Keeper{
 		cfg: cfg, log: cfg.Log, startedAt: time.Now(), sessionID: rand.Text(), info: describe(cfg),
-		over: make(chan struct{}), epoch: cfg.Epoch,
+		epoch: cfg.Epoch,
 		procs: make(map[string]*process), conns: make(map[*conn]struct{}),
 	}
 	if k.log == nil {
 		k.log = slog.New(slog.DiscardHandler)
 	}
 	k.ctx, k.cancel = context.WithCancel(context.Background())
+	k.over, k.endOver = context.WithCancel(context.Background())
 	if cfg.Programs == nil {
 		k.reap = newReaper(cfg.Init)
 	}
@@ -109,7 +112,7 @@ func (k *Keeper) mapPath(p string) string {
 
 // Over is closed when a client has shut the keeper down and every process has
 // ended.
-func (k *Keeper) Over() <-chan struct{} { return k.over }
+func (k *Keeper) Over() <-chan struct{} { return k.over.Done() }
 
 // Close kills every process, ends every connection and waits for all of it.
 // It may be called twice.
@@ -140,9 +143,9 @@ func (k *Keeper) Close() error {
 	for _, p := range procs {
 		<-p.swept
 		p.spool.remove()
-		p.release()
 	}
 	k.wg.Wait()
+	k.endOver()
 	if k.reap != nil {
 		k.reap.close()
 	}
@@ -268,7 +271,7 @@ func (k *Keeper) shutdown(grace time.Duration) {
 		}
 	}
 	k.wg.Go(func() {
-		defer close(k.over)
+		defer k.endOver()
 		for _, p := range procs {
 			select {
 			case <-p.over:

@@ -66,12 +66,8 @@ func Main(args []string) int {
 	k := New(Config{Epoch: *epoch, Init: os.Getpid() == 1, Log: log})
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
 	defer stop()
-	go func() {
-		<-ctx.Done() // ends with Main at the latest
-		k.shutdown(stopGrace)
-	}()
-	dial := func(ctx context.Context) (link.Transport, error) { return dialDriver(ctx, *socket, token) }
-	k.dialLoop(dial)
+	defer context.AfterFunc(ctx, func() { k.shutdown(stopGrace) })() // not when Main ends by itself
+	k.dialLoop(k.over, func(ctx context.Context) (link.Transport, error) { return dialDriver(ctx, *socket, token) })
 	if err := k.Close(); err != nil {
 		log.Error("close keeper", "err", err)
 		return 1
@@ -142,21 +138,17 @@ func dialDriver(ctx context.Context, socket, token string) (link.Transport, erro
 	return link.Framed(nc), nil
 }
 
-// dialLoop serves one connection after another until a shutdown is over.
-func (k *Keeper) dialLoop(dial func(context.Context) (link.Transport, error)) {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	stop := make(chan struct{})
-	defer close(stop)
-	go func() {
-		select {
-		case <-k.Over():
-			cancel()
-		case <-stop:
-		}
-	}()
+// dialLoop serves one connection after another until ctx ends.
+func (k *Keeper) dialLoop(ctx context.Context, dial func(context.Context) (link.Transport, error)) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	pause, silent := minRedial, false
-	for ctx.Err() == nil {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
 		began := time.Now()
 		t, err := dial(ctx)
 		if err == nil {
@@ -170,10 +162,7 @@ func (k *Keeper) dialLoop(dial func(context.Context) (link.Transport, error)) {
 		if time.Since(began) > maxRedial {
 			pause = minRedial // that was a working connection
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-			pause = min(2*pause, maxRedial)
-		}
+		timer.Reset(pause)
+		pause = min(2*pause, maxRedial)
 	}
 }

@@ -184,6 +184,18 @@ func TestShutdownEndsKeeper(t *testing.T) {
 	}
 }
 
+// TestShutdownIsAnswered: with nothing to wait for the keeper ends at once, but
+// not before it has said yes.
+func TestShutdownIsAnswered(t *testing.T) {
+	for range 20 {
+		k, dial := serve(t, keeper.Config{})
+		if err := dial().Shutdown(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		<-k.Over()
+	}
+}
+
 func TestKeeperRefusesToRunWithoutToken(t *testing.T) {
 	exe, err := os.Executable()
 	if err != nil {

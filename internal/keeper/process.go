@@ -31,11 +31,13 @@ type process struct {
 	swept   chan struct{} // closed when the kill is over; nil before a terminate
 }
 
-// attach gives the process its body.
-func (p *process) attach(c *child, r *running) {
+// attach gives the process its body and reports whether it is to be killed at
+// once, because somebody has ended it before it had one.
+func (p *process) attach(c *child, r *running) (doomed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.child, p.program = c, r
+	return p.killing != nil
 }
 
 func (p *process) body() (*child, *running) {
@@ -157,17 +159,6 @@ func (p *process) kill(self int) {
 			return
 		}
 		time.Sleep(2 * time.Millisecond)
-	}
-}
-
-// release closes what the keeper still holds of an ended process.
-func (p *process) release() {
-	c, _ := p.body()
-	if c == nil {
-		return
-	}
-	for _, pu := range c.pumps {
-		pu.file.Close()
 	}
 }
 

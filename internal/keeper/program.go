@@ -60,7 +60,9 @@ func (k *Keeper) startProgram(p *process, prog Program, l launch) {
 	} else {
 		k.wg.Go(func() { p.in.run(pipeSink{writer, reader}) })
 	}
-	p.attach(nil, r)
+	if p.attach(nil, r) {
+		r.signal(unix.SIGKILL)
+	}
 	result := make(chan exit, 1)
 	k.wg.Go(func() {
 		result <- runProgram(ctx, prog, Proc{

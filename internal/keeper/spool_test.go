@@ -3,6 +3,7 @@ package keeper_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -29,11 +30,15 @@ func held(t *testing.T, c *link.Client, id string) link.Process {
 // TestFullSpoolStopsProcess: with retain ack the process waits in its write
 // when nobody acknowledges, and every byte arrives in the end.
 func TestFullSpoolStopsProcess(t *testing.T) {
-	const total, limit = 100 << 20, 1 << 20
+	const limit = 1 << 20
+	total := 100 << 20
+	if testing.Short() {
+		total = 10 << 20
+	}
 	_, dial := serve(t, keeper.Config{})
 	c := dial()
 	start(t, c, link.StartParams{
-		ProcessID: "p", Argv: []string{"head", "-c", "104857600", "/dev/zero"}, Retain: link.RetainAck, SpoolBytes: limit,
+		ProcessID: "p", Argv: []string{"head", "-c", fmt.Sprint(total), "/dev/zero"}, Retain: link.RetainAck, SpoolBytes: limit,
 	})
 	var last int64
 	for stable := 0; stable < 10; time.Sleep(10 * time.Millisecond) { // nothing but time shows that it has stopped

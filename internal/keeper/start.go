@@ -114,8 +114,12 @@ func (k *Keeper) check(w *link.ProcessStartParams) (launch, error) {
 		}
 		size += len(a) + 1
 	}
-	for _, name := range slices.Sorted(maps.Keys(w.Env)) {
-		kv := name + "=" + w.Env[name]
+	env, err := inherit(w.EnvPolicy, os.Environ(), w.Env)
+	if err != nil {
+		return l, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		kv := name + "=" + env[name]
 		if name == "" || strings.Contains(name, "=") || strings.ContainsRune(kv, 0) {
 			return l, invalid("environment variable %q", name)
 		}
@@ -147,14 +151,27 @@ func (k *Keeper) begin(p *process, l launch) {
 		p.fail(f.exit())
 		return
 	}
-	p.attach(c, nil)
+	doomed := p.attach(c, nil)
 	for _, pu := range c.pumps {
-		k.wg.Go(pu.run)
+		k.startPump(pu)
 	}
 	if p.in != nil {
 		k.wg.Go(func() { p.in.run(c.in) })
 	}
 	k.wg.Go(func() { p.supervise(c) })
+	if doomed {
+		p.kill(os.Getpid())
+	}
+}
+
+// startPump runs a pump until its output ends or the keeper closes: what a
+// process has left behind may hold it open for as long as it likes.
+func (k *Keeper) startPump(pu *pump) {
+	stop := context.AfterFunc(k.ctx, func() { _ = pu.file.Close() }) // the pump sees it
+	k.wg.Go(func() {
+		defer stop()
+		pu.run()
+	})
 }
 
 func (k *Keeper) beginProgram(p *process, l launch) {

@@ -116,6 +116,23 @@ func TestTerminateReachesLeftovers(t *testing.T) {
 	untilDead(t, pid)
 }
 
+// TestCloseWaitsForNoLeftover: a child that was left behind holds the pipe of
+// a process that has been removed.
+func TestCloseWaitsForNoLeftover(t *testing.T) {
+	k, dial := serve(t, keeper.Config{})
+	c := dial()
+	o := run(t, c, link.StartParams{ProcessID: "p", Argv: []string{"sh", "-c", "sleep 30 & echo $!"}})
+	if err := c.Remove(t.Context(), "p"); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(pids(t, o.out["stdout"])[0], unix.SIGKILL); err != nil {
+		t.Fatalf("the leftover was not kept: %v", err)
+	}
+}
+
 func TestGraceIsGranted(t *testing.T) {
 	_, dial := serve(t, keeper.Config{})
 	c := dial()

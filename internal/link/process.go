@@ -181,7 +181,25 @@ func (c *Client) Read(ctx context.Context, p ReadParams) (ReadResult, error) {
 	if err := c.call(ctx, MethodProcessRead, w, &r); err != nil {
 		return ReadResult{}, stock(err, c.foreign, ErrUnknownProcess)
 	}
+	if err := r.check(p.AfterSeq); err != nil {
+		return ReadResult{}, fmt.Errorf("%s: %w", MethodProcessRead, err)
+	}
 	return r.result(), nil
+}
+
+// check refuses a result whose sequence does not go forward from after: who
+// follows it would go round in circles, or has read from another process.
+func (r *ProcessReadResult) check(after int64) error {
+	for _, c := range r.Chunks {
+		if c.Seq <= after {
+			return fmt.Errorf("%w: chunk %d comes after %d", ErrMalformed, c.Seq, after)
+		}
+		after = c.Seq
+	}
+	if r.NextSeq <= after {
+		return fmt.Errorf("%w: next is %d after %d", ErrMalformed, r.NextSeq, after)
+	}
+	return nil
 }
 
 // SizeHint is about how many bytes AppendJSON will add.

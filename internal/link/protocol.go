@@ -123,7 +123,19 @@ type ProcessStartParams struct {
 	TTY       bool                 `json:"tty"`
 	PipeStdin bool                 `json:"pipeStdin"`
 	Arg0      *string              `json:"arg0"`
+	EnvPolicy *EnvPolicy           `json:"envPolicy,omitempty"`
 	Sojourn   *ProcessStartSojourn `json:"sojourn,omitempty"`
+}
+
+// EnvPolicy says what a process inherits from the server's own environment
+// before Env is laid over it. Without one it inherits nothing. Patterns have *
+// and ?, and no case.
+type EnvPolicy struct {
+	Inherit               string            `json:"inherit"` // "all", "core" or "none"
+	IgnoreDefaultExcludes bool              `json:"ignoreDefaultExcludes"`
+	Exclude               []string          `json:"exclude"`
+	Set                   map[string]string `json:"set"`
+	IncludeOnly           []string          `json:"includeOnly"`
 }
 
 // ProcessStartSojourn is our part of process/start: how output is kept and

@@ -1,0 +1,71 @@
+package keeper
+
+import (
+	"os"
+	"reflect"
+	"slices"
+	"testing"
+)
+
+func TestParseStat(t *testing.T) {
+	for stat, want := range map[string]task{
+		"7 (a) S 1 2 3 0 -1":      {7, 1, 2, 3, 'S'},
+		"7 (a) R 9 9) T 4 5 6 0":  {7, 4, 5, 6, 'T'},
+		"7 () Z 0 0 0":            {7, 0, 0, 0, 'Z'},
+		"7 (x\n) y) t 1 -1 -1 -1": {7, 1, -1, -1, 't'},
+	} {
+		if got, ok := parseStat(7, []byte(stat)); !ok || got != want {
+			t.Errorf("%q = %+v, %v; want %+v", stat, got, ok, want)
+		}
+	}
+	for _, bad := range []string{"", "7 (a", "7 (a) S", "7 (a) S x y z", "7 (a) RUN 1 2 3"} {
+		if got, ok := parseStat(7, []byte(bad)); ok {
+			t.Errorf("%q = %+v", bad, got)
+		}
+	}
+	self, ok := readTask(os.Getpid())
+	if !ok || self.parent != os.Getppid() {
+		t.Errorf("this process is %+v, its parent %d", self, os.Getppid())
+	}
+}
+
+func FuzzParseStat(f *testing.F) {
+	f.Add([]byte("7 (a) S 1 2 3 0 -1"))
+	f.Add([]byte(")))"))
+	f.Fuzz(func(_ *testing.T, data []byte) { parseStat(1, data) })
+}
+
+func TestTreeAndGenerations(t *testing.T) {
+	all := []task{
+		{1, 0, 1, 1, 'S'},     // init
+		{2, 1, 2, 2, 'S'},     // the keeper itself
+		{10, 2, 10, 10, 'S'},  // the process
+		{12, 11, 12, 10, 'S'}, // a job of its shell
+		{11, 10, 10, 10, 'S'},
+		{13, 1, 13, 10, 'S'},  // orphaned, in the session
+		{14, 13, 14, 14, 'S'}, // left the session, child of the orphan
+		{15, 10, 10, 10, 'Z'}, // ended
+		{20, 2, 20, 20, 'S'},  // another process
+		{21, 1, 21, 21, 'S'},  // unrelated
+	}
+	var got []int
+	for _, t := range treeOf(all, 10, nil, 2) {
+		got = append(got, t.pid)
+	}
+	slices.Sort(got)
+	if want := []int{10, 11, 12, 13, 14}; !slices.Equal(got, want) {
+		t.Errorf("tree = %v, want %v", got, want)
+	}
+	var depths [][]int
+	for _, g := range generations(all[2:6]) {
+		var pids []int
+		for _, t := range g {
+			pids = append(pids, t.pid)
+		}
+		depths = append(depths, pids)
+	}
+	if want := [][]int{{10, 13}, {11}, {12}}; !reflect.DeepEqual(depths, want) {
+		t.Errorf("generations = %v, want %v", depths, want)
+	}
+	generations([]task{{1, 2, 0, 0, 'S'}, {2, 1, 0, 0, 'S'}}) // a loop must end
+}
