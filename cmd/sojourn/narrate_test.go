@@ -39,8 +39,11 @@ func TestAnswerCommandsCanBePasted(t *testing.T) {
 
 func TestOptionsAreNamedByKindWhereThatIsEnough(t *testing.T) {
 	options := []client.Option{
-		{OptionID: "a", Kind: "allow_once"}, {OptionID: "b", Kind: "allow_always"},
-		{OptionID: "c", Kind: "allow_always"}, {OptionID: "d", Kind: "reject_once"}, {OptionID: "reject_always", Kind: "x"},
+		{OptionID: "a", Kind: "allow_once"},
+		{OptionID: "b", Kind: "allow_always"},
+		{OptionID: "c", Kind: "allow_always"},
+		{OptionID: "d", Kind: "reject_once"},
+		{OptionID: "reject_always", Kind: "x"},
 		{OptionID: "e", Kind: "reject_always"},
 	}
 	var got []string

@@ -25,8 +25,11 @@ func TestNoServerIsUnreachable(t *testing.T) {
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()
 	for _, args := range [][]string{
-		{"session", "list"}, {"session", "turn", "abcdef", "x"}, {"session", "events", "abcdef", "--follow"},
-		{"interaction", "list", "last"}, {"keys", "list"},
+		{"session", "list"},
+		{"session", "turn", "abcdef", "x"},
+		{"session", "events", "abcdef", "--follow"},
+		{"interaction", "list", "last"},
+		{"keys", "list"},
 	} {
 		got := runLine(t.Context(), "", append(args, "--url", gone.URL)...)
 		if got.code != exitUnreachable || !strings.Contains(got.err, "no server answers at "+gone.URL) {
@@ -49,7 +52,8 @@ func TestWordsThatAreOff(t *testing.T) {
 	f.interactions = []object{{
 		"id": fakeAsk, "sessionId": fakeSession, "runId": fakeRun, "kind": "permission", "state": "open", "requestedAt": fakeTime,
 		"options": []object{
-			{"optionId": "a", "name": "A", "kind": "allow_once"}, {"optionId": "b", "name": "B", "kind": "allow_once"},
+			{"optionId": "a", "name": "A", "kind": "allow_once"},
+			{"optionId": "b", "name": "B", "kind": "allow_once"},
 			{"optionId": "c", "name": "C", "kind": "reject_once"},
 		},
 	}}
