@@ -56,7 +56,7 @@ func realProcess(t testing.TB, prelude string, env ...string) *harnesstest.Bench
 	b := harnesstest.NewBench(t, &acp.Harness{BatchEvery: 5 * time.Millisecond, KillAfter: 200 * time.Millisecond},
 		scriptRow(env...), nil)
 	b.Grace = time.Second
-	b.Runtime.Command = []string{"/bin/sh", "-c", fmt.Sprintf("%s\nHOME=$(cd ../home/agent && pwd) exec %s script-agent", prelude, self)}
+	b.Runtime.Command = []string{"/bin/sh", "-c", fmt.Sprintf("%s\nSCRIPT_AGENT_ROOT=$(cd .. && pwd) exec %s script-agent", prelude, self)}
 	return b
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/sojourn-dev/sojourn/internal/harness"
 	"github.com/sojourn-dev/sojourn/internal/harness/acp"
 	"github.com/sojourn-dev/sojourn/internal/harness/harnesstest"
+	"github.com/sojourn-dev/sojourn/internal/link"
 )
 
 // These tests are the faults of real agents and of the clients that drove them,
@@ -42,12 +43,12 @@ func TestNoiseOnTheProtocolChannelIsLogged(t *testing.T) {
 
 func TestLogLineThatLooksLikeAResponseIsNone(t *testing.T) {
 	for _, line := range []string{
-		`{"id":"r1/prompt","result":{"stopReason":"refusal"}}`,                                  // no version
-		`{"jsonrpc":"2.0","id":"r1/prompt","msg":"sent"}`,                                       // neither half
-		`{"jsonrpc":"2.0","id":"r1/prompt","method":"session/prompt","result":{}}`,              // a request and a response
+		`{"id":"r1/prompt","result":{"stopReason":"refusal"}}`,                                    // no version
+		`{"jsonrpc":"2.0","id":"r1/prompt","msg":"sent"}`,                                         // neither half
+		`{"jsonrpc":"2.0","id":"r1/prompt","method":"session/prompt","result":{}}`,                // a request and a response
 		`{"jsonrpc":"2.0","id":"r1/prompt","result":{"stopReason":"refusal"},"error":{"code":1}}`, // both halves
-		`{"jsonrpc":"2.0","ID":"r1/prompt","RESULT":{"stopReason":"refusal"}}`,                  // other names
-		`{"jsonrpc":"2.0","id":"r1/promp","result":{"stopReason":"refusal"}}`,                   // another id
+		`{"jsonrpc":"2.0","ID":"r1/prompt","RESULT":{"stopReason":"refusal"}}`,                    // other names
+		`{"jsonrpc":"2.0","id":"r1/promp","result":{"stopReason":"refusal"}}`,                     // another id
 		`{"jsonrpc":"2.0","id":1,"result":{"stopReason":"refusal"}}`,
 		`{"jsonrpc":"1.0","id":"r1/prompt","result":{"stopReason":"refusal"}}`,
 		`"r1/prompt"`,
@@ -92,7 +93,9 @@ func TestShellGreetingIsHarmless(t *testing.T) {
 	if got := b.Ledger.Logs("r1"); len(got) == 0 || got[0] != "Welcome back, agent" {
 		t.Errorf("logged %q, want the greeting", got)
 	}
-	b.Await(t, "r1", said(b.Sandbox.Workspace()))
+	if !said(b.Sandbox.Workspace())(b.Ledger.Run("r1")) {
+		t.Errorf("the agent does not run in %s: %s", b.Sandbox.Workspace(), b.Ledger.Run("r1").Events)
+	}
 }
 
 func TestConversationIsKeptOnlyOnceConfirmed(t *testing.T) {
@@ -347,8 +350,25 @@ func TestAnswerAndExitAtOnceIsACompletedTurn(t *testing.T) {
 	b := realProcess(t, "")
 	b.Completed(t, "r0", "@say warm")
 	b.Completed(t, "r1", "@raw {\"jsonrpc\":\"2.0\",\"id\":\"r1/prompt\",\"result\":{\"stopReason\":\"end_turn\"}}\n@exit 0")
+	awaitExit(t, b, "agent-1")
 	b.Completed(t, "r2", "@say again")
 	wantTexts(t, b, "r2", "again")
+}
+
+// awaitExit waits until a process is known to have ended.
+func awaitExit(t *testing.T, b *harnesstest.Bench, process string) {
+	t.Helper()
+	peer := b.Sandbox.Peer(t)
+	for seq := int64(0); ; {
+		r, err := peer.Read(t.Context(), link.ReadParams{ProcessID: process, AfterSeq: seq, Wait: link.MaxWait})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Exited {
+			return
+		}
+		seq = r.NextSeq - 1
+	}
 }
 
 func TestMissingProgramIsAnUnavailableRuntime(t *testing.T) {

@@ -101,9 +101,9 @@ func (d *drive) attach(ctx context.Context) {
 	d.lines.resume(d.st.Cursor)
 	d.errLine = append([]byte(nil), d.st.Cursor.ErrPartial...)
 	d.caughtUp, d.exit, d.acked = false, nil, 0
-	box, reads, seq := d.box, d.reads, d.st.Cursor.Seq
+	box, reads, from := d.box, d.reads, d.st.Cursor
 	d.helpers.Go(func() { box.run(ctx) })
-	d.helpers.Go(func() { read(ctx, d.link, box.process, seq, reads) })
+	d.helpers.Go(func() { read(ctx, d.link, box.process, from, reads) })
 }
 
 // detach ends the helpers and waits for them.
@@ -136,6 +136,9 @@ func (d *drive) await(ctx context.Context, o open) {
 	d.waiters[o.Number] = cancel
 	d.asking.Go(func() {
 		a, ok, err := d.port.Answer(ctx, o.ref())
+		if ctx.Err() != nil {
+			return // nobody wants to know any more
+		}
 		select {
 		case d.answers <- answered{o.Number, a, ok, err}:
 		case <-ctx.Done():

@@ -91,11 +91,11 @@ func (d *drive) chunk(ctx context.Context, c link.Chunk) error {
 			d.stderr(c.Data)
 			d.lines.at.ErrSeq, d.lines.at.ErrPartial = c.Seq, slices.Clone(d.errLine)
 		}
-		d.lines.skip(c.Seq, len(c.Data))
+		d.lines.skip(c)
 		d.checkLine()
 		return nil
 	}
-	err := d.lines.stdout(c.Seq, c.Data, func(line []byte) error {
+	err := d.lines.stdout(c, func(line []byte) error {
 		if err := d.line(line); err != nil {
 			return err
 		}

@@ -37,9 +37,10 @@ type exit struct {
 	failureKind string
 }
 
-// read follows the output of a process after seq and hands it on, one piece at
-// a time: it does not read on before the piece was taken.
-func read(ctx context.Context, l harness.Link, process string, seq int64, to chan<- reading) {
+// read follows the output of a process from a position and hands it on, one
+// piece at a time: it does not read on before the piece was taken.
+func read(ctx context.Context, l harness.Link, process string, from cursor, to chan<- reading) {
+	seq, end := from.Seq, from.End
 	send := func(r reading) bool {
 		select {
 		case to <- r:
@@ -59,12 +60,13 @@ func read(ctx context.Context, l harness.Link, process string, seq int64, to cha
 			send(reading{err: err})
 			return
 		}
-		if len(res.Chunks) > 0 && res.Chunks[0].Seq > seq+1 && res.FirstSeq > seq+1 {
-			send(reading{exit: &exit{missed: true}})
-			return
-		}
+		seq = max(seq, res.NextSeq-1)
 		if n := len(res.Chunks); n > 0 {
-			seq = res.Chunks[n-1].Seq
+			if res.Chunks[0].Offset > end {
+				send(reading{exit: &exit{missed: true}})
+				return
+			}
+			end = res.Chunks[n-1].Offset + int64(len(res.Chunks[n-1].Data))
 			if !send(reading{chunks: res.Chunks}) {
 				return
 			}

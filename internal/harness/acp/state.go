@@ -53,10 +53,12 @@ type state struct {
 
 // cursor is a position in the agent's output. Everything before it has been
 // accounted for: all chunks up to Seq, and of the next one the first Off bytes.
-// Partial are the bytes of an unfinished line that came before it.
+// End is how many bytes of output came up to and including Seq, so that a gap
+// shows. Partial are the bytes of an unfinished line that came before it.
 type cursor struct {
 	Seq     int64  `json:"seq"`
 	Off     int    `json:"off,omitempty"`
+	End     int64  `json:"end,omitempty"`
 	Partial []byte `json:"partial,omitempty"`
 	// ErrSeq is the last chunk of stderr that was accounted for. It runs ahead
 	// of Seq while a long line holds the cursor back.

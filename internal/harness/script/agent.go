@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -34,7 +35,12 @@ func Main(args []string) int {
 	a := newAgent(keeper.Proc{
 		Args: args, Env: os.Environ(), Dir: wd,
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		MapPath: func(p string) string { return p },
+		MapPath: func(p string) string {
+			if root := os.Getenv("SCRIPT_AGENT_ROOT"); root != "" && !strings.HasPrefix(p, root+"/") {
+				return filepath.Join(root, p)
+			}
+			return p
+		},
 	})
 	a.process = true
 	return a.run(context.Background())

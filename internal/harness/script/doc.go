@@ -55,6 +55,7 @@
 //	SCRIPT_AGENT_HANG=METHOD   never answers METHOD
 //	SCRIPT_AGENT_BANNER=TEXT   writes TEXT to standard output before anything else
 //	SCRIPT_AGENT_PROTOCOL=N    answers initialize with protocol version N
+//	SCRIPT_AGENT_ROOT=DIR      takes absolute paths to lie below DIR, outside a sandbox
 //
 // Invariants: output is one whole line a message. Everything that is said in a
 // turn is in the conversation before the turn is answered.
