@@ -23,7 +23,7 @@ func testCrash(t *testing.T, s *Suite) {
 		t.Skip("SKIPPED: sandboxes of this driver die with the server's process")
 	}
 	dir := s.newDir(t)
-	rounds := 8
+	rounds := 5
 	if testing.Short() {
 		rounds = 3
 	}
