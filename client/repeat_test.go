@@ -6,18 +6,25 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 )
 
 // flaky answers the calls behind the first so many, whose connections it cuts.
-func flaky(t *testing.T, cut int, then http.HandlerFunc) (url string, keys *[]string) {
+// keys are the idempotency keys of all calls so far.
+func flaky(t *testing.T, cut int, then http.HandlerFunc) (url string, keys func() []string) {
 	t.Helper()
-	keys = new([]string)
+	var mu sync.Mutex
+	var seen []string
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		*keys = append(*keys, r.Header.Get("Idempotency-Key"))
-		if len(*keys) <= cut {
-			if len(*keys)%2 == 0 { // in the middle of an answer
+		mu.Lock()
+		seen = append(seen, r.Header.Get("Idempotency-Key"))
+		n := len(seen)
+		mu.Unlock()
+		if n <= cut {
+			if n%2 == 0 { // in the middle of an answer
 				w.Header().Set("Content-Length", "100")
 				w.Write([]byte("{"))
 				http.NewResponseController(w).Flush()
@@ -27,7 +34,11 @@ func flaky(t *testing.T, cut int, then http.HandlerFunc) (url string, keys *[]st
 		then(w, r)
 	}))
 	t.Cleanup(s.Close)
-	return s.URL, keys
+	return s.URL, func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(seen)
+	}
 }
 
 func TestLostCommandIsRepeatedUnderItsKey(t *testing.T) {
@@ -43,12 +54,12 @@ func TestLostCommandIsRepeatedUnderItsKey(t *testing.T) {
 	if err != nil || made.Run.ID != "r1" {
 		t.Fatalf("submit = %+v, %v", made, err)
 	}
-	if len(*keys) != 4 {
-		t.Fatalf("%d calls, want 4", len(*keys))
+	if lenkeys() != 4 {
+		t.Fatalf("%d calls, want 4", lenkeys())
 	}
-	for _, k := range *keys {
-		if k == "" || k != (*keys)[0] {
-			t.Errorf("the keys are %q, want one and the same", *keys)
+	for _, k := range keys() {
+		if k == "" || k != keys()[0] {
+			t.Errorf("the keys are %q, want one and the same", keys())
 		}
 	}
 }
@@ -60,8 +71,8 @@ func TestAnsweredCommandIsNotRepeated(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = c.SubmitTurn(t.Context(), "s", TurnInput{Input: Text("x")})
-	if e, ok := errors.AsType[*Error](err); !ok || e.Status != http.StatusServiceUnavailable || len(*keys) != 1 {
-		t.Errorf("submit = %v after %d calls", err, len(*keys))
+	if e, ok := errors.AsType[*Error](err); !ok || e.Status != http.StatusServiceUnavailable || lenkeys() != 1 {
+		t.Errorf("submit = %v after %d calls", err, lenkeys())
 	}
 }
 

@@ -30,26 +30,27 @@ func TestDocumentedSnippetRuns(t *testing.T) {
 	})
 
 	s.Must("POST", "/v1/sessions/"+made.Session.ID+"/turns", map[string]any{"input": "@ask May I?"}, &made)
+	await(t, s, made.Session.ID, "run.active")
 	if got := snippet(t, s, made.Session.ID); got["busy"] != true {
 		t.Errorf("with a run: %v, want it busy", got)
 	}
 	s.Must("POST", "/v1/sessions/"+made.Session.ID+"/runs/"+made.Run.ID+"/cancel", nil, nil)
-	awaitEnd(t, s, made.Session.ID)
+	await(t, s, made.Session.ID, "run.cancelled")
 	got := snippet(t, s, made.Session.ID)
 	if got["busy"] != false || got["carriesPreviousWork"] != true || got["reason"] != nil || got["state"] != "live" {
 		t.Errorf("after the run: %v, want a live session that carries its work", got)
 	}
 }
 
-// awaitEnd follows the session's log until its run has ended.
-func awaitEnd(t *testing.T, s *servertest.Server, session string) {
+// await follows the session's log until it has an event of the type.
+func await(t *testing.T, s *servertest.Server, session, kind string) {
 	t.Helper()
 	c, err := client.New(client.Config{URL: s.URL, Key: servertest.AdminKey})
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = c.Follow(t.Context(), client.Follow{Session: session}, func(e client.Event) (bool, error) {
-		return e.Type != "run.cancelled" && e.Type != "run.completed", nil
+		return e.Type != kind, nil
 	})
 	if err != nil {
 		t.Fatal(err)
