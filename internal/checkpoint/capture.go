@@ -209,7 +209,7 @@ func (n *noteList) add(kind NoteKind, t Tree, path string) {
 		n.counts, n.moved = make(map[NoteKind]int64), make(map[Tree]bool)
 	}
 	n.counts[kind]++
-	if kind == NoteVanished || kind == NoteReplaced {
+	if kind == NoteVanished || kind == NoteReplaced || kind == NoteChanged {
 		n.moved[t] = true
 	}
 	if len(n.list) < maxNotes {

@@ -60,7 +60,7 @@ const (
 	ReasonNotRequested Reason = "not_requested" // the spec named no directory
 	ReasonTooLarge     Reason = "too_large"     // more data than the cap
 	ReasonTorn         Reason = "torn"          // a file changed while it was read, three times
-	ReasonChanged      Reason = "changed"       // entries vanished or were replaced during the capture
+	ReasonChanged      Reason = "changed"       // entries vanished, were replaced or written during the capture
 	ReasonUnreadable   Reason = "unreadable"    // an entry could not be read; Detail names it
 	ReasonLimit        Reason = "limit"         // deeper or longer names than the format carries
 )
@@ -125,6 +125,7 @@ const (
 	NoteDevice   NoteKind = "device"
 	NoteVanished NoteKind = "vanished" // gone between the listing and the reading
 	NoteReplaced NoteKind = "replaced" // another file under the same name
+	NoteChanged  NoteKind = "changed"  // written since the capture began
 	NoteTorn     NoteKind = "torn"     // changed while it was read
 	NoteOwner    NoteKind = "owner"    // restore: owner not given back (not privileged)
 	NoteXattr    NoteKind = "xattr"    // restore: attribute refused by the target file system

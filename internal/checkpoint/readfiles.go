@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -68,6 +69,7 @@ func (r *fileReader) complete(it *item) error {
 	switch {
 	case err == nil:
 		it.rec = r.j.record(&it.n.st)
+		r.noteChange(it)
 	case vanished(err):
 		// What a directory held may be in the manifest already, so it stays.
 		r.j.c.notes.add(NoteVanished, r.j.tree, it.n.path)
@@ -76,6 +78,16 @@ func (r *fileReader) complete(it *item) error {
 		return &pathError{it.n.path, err}
 	}
 	return nil
+}
+
+// noteChange notes an entry that was changed since the capture began: then
+// somebody writes, and the tree is not the one of any single moment. A ctime in
+// the future only says that the clock was set back.
+func (r *fileReader) noteChange(it *item) {
+	at := it.n.st.ctime.Time()
+	if !at.Before(r.j.c.start) && !at.After(time.Now()) {
+		r.j.c.notes.add(NoteChanged, r.j.tree, it.n.path)
+	}
 }
 
 func (j *treeJob) record(st *stat) record {
@@ -123,6 +135,7 @@ func (r *fileReader) completeFile(it *item) error {
 				return nil
 			}
 			it.rec = r.j.record(&after)
+			r.noteChange(it)
 			return nil
 		case errors.Is(err, errMoved) && try < 3:
 			err = nil
