@@ -49,6 +49,9 @@ func (p Process) Alive() bool {
 
 // Kill sends SIGKILL to the process; it is no error when it has ended.
 func (p Process) Kill() error {
+	if p.PID <= 0 { // which would mean a group
+		return nil
+	}
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	if errors.Is(err, unix.ENOSYS) {
 		if !p.Alive() {
@@ -69,6 +72,9 @@ func (p Process) Kill() error {
 // Wait returns nil when the process has ended, or the cause of the end of ctx. It
 // reaps the process if it happens to be a child of this one.
 func (p Process) Wait(ctx context.Context) error {
+	if p.PID <= 0 {
+		return nil
+	}
 	err := p.waitPIDFD(ctx)
 	if errors.Is(err, errors.ErrUnsupported) {
 		err = p.waitPolling(ctx)
