@@ -54,8 +54,8 @@ func TestLostCommandIsRepeatedUnderItsKey(t *testing.T) {
 	if err != nil || made.Run.ID != "r1" {
 		t.Fatalf("submit = %+v, %v", made, err)
 	}
-	if lenkeys() != 4 {
-		t.Fatalf("%d calls, want 4", lenkeys())
+	if len(keys()) != 4 {
+		t.Fatalf("%d calls, want 4", len(keys()))
 	}
 	for _, k := range keys() {
 		if k == "" || k != keys()[0] {
@@ -71,8 +71,8 @@ func TestAnsweredCommandIsNotRepeated(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = c.SubmitTurn(t.Context(), "s", TurnInput{Input: Text("x")})
-	if e, ok := errors.AsType[*Error](err); !ok || e.Status != http.StatusServiceUnavailable || lenkeys() != 1 {
-		t.Errorf("submit = %v after %d calls", err, lenkeys())
+	if e, ok := errors.AsType[*Error](err); !ok || e.Status != http.StatusServiceUnavailable || len(keys()) != 1 {
+		t.Errorf("submit = %v after %d calls", err, len(keys()))
 	}
 }
 
