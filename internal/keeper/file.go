@@ -211,6 +211,9 @@ func callRemove(c *conn, p link.RemoveParams) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if name == "/" {
+		return nil, invalid("the root is not to be removed")
+	}
 	force := p.Force == nil || *p.Force
 	if _, err := os.Lstat(name); err != nil {
 		if force && errors.Is(err, fs.ErrNotExist) {

@@ -223,12 +223,3 @@ func (k *Keeper) freezable(self int) func() ([]task, error) {
 		return own, nil
 	}
 }
-
-// syncPaths are the file systems that a sync writes out.
-func (k *Keeper) sync() error {
-	if k.cfg.Programs != nil {
-		return nil // their files are the host's
-	}
-	unix.Sync()
-	return nil
-}

@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// task is a process as /proc shows it.
+// task is a process as /proc shows it. Its state is stopped or dead only when
+// that is true of every thread.
 type task struct {
 	pid, parent, group, session int
 	state                       byte // 'R', 'S', 'D', 'T', 't', 'Z', 'X', …
@@ -46,11 +47,40 @@ func tasks() ([]task, error) {
 }
 
 func readTask(pid int) (task, bool) {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	dir := "/proc/" + strconv.Itoa(pid)
+	stat, err := os.ReadFile(dir + "/stat")
 	if err != nil {
 		return task{}, false
 	}
-	return parseStat(pid, stat)
+	t, ok := parseStat(pid, stat)
+	if ok && (t.stopped() || t.dead()) && threadRuns(dir+"/task") {
+		t.state = 'R' // the main thread alone has stopped, or ended
+	}
+	return t, ok
+}
+
+// threadRuns reports whether a process has a thread that is neither stopped
+// nor dead.
+func threadRuns(dir string) bool {
+	d, err := os.Open(dir)
+	if err != nil {
+		return false // the process is gone
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(-1)
+	if err != nil {
+		return false
+	}
+	for _, name := range names {
+		stat, err := os.ReadFile(dir + "/" + name + "/stat")
+		if err != nil {
+			continue
+		}
+		if t, ok := parseStat(0, stat); ok && !t.stopped() && !t.dead() {
+			return true
+		}
+	}
+	return false
 }
 
 // parseStat reads /proc/PID/stat. The program's name stands in parentheses and
