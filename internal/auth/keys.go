@@ -50,7 +50,7 @@ func Open[T Tx](db DB[T]) *Keys {
 
 // refused is the one answer to every secret that is not a valid key's.
 func refused() error {
-	return sojourn.Errorf(sojourn.CodeUnauthenticated, "Send a valid key as \"Authorization: Bearer <key>\".")
+	return sojourn.Errorf(sojourn.CodeUnauthenticated, "Send a valid key in the Authorization header: the word Bearer, a space, and the key.")
 }
 
 // Authenticate returns who presents header, the value of an Authorization

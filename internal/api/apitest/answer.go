@@ -98,6 +98,8 @@ var (
 	anyID      = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 	anyInstant = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z`)
 	anyName    = regexp.MustCompile(`scr_[a-z0-9]{26}`) // of the scripted agent's conversations
+	anyHint    = regexp.MustCompile(`"hint": ".{4}"`)
+	anyCount   = regexp.MustCompile(`"(entries|bytes|storedBytes|lastSequence)": \d+`)
 	anySecret  = regexp.MustCompile(`sjn_([a-z]+)_[A-Za-z0-9_-]{43}`)
 )
 
@@ -107,6 +109,8 @@ func (s *script) mask(text string) string {
 		text = strings.ReplaceAll(text, value, "$"+name)
 	}
 	text = anySecret.ReplaceAllString(text, "sjn_${1}_<secret>")
+	text = anyHint.ReplaceAllString(text, `"hint": "<hint>"`)
+	text = anyCount.ReplaceAllString(text, `"$1": <n>`)
 	text = anyName.ReplaceAllString(text, "<conversation>")
 	text = anyID.ReplaceAllString(text, "<id>")
 	text = strings.ReplaceAll(text, s.server.URL, "$URL")
