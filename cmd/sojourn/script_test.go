@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 //	whole N FILE        checks that FILE is a log without gap from event N on
 //
 // and the condition "sandbox": that a sandbox can be made here. SOJOURN_DRIVER
-// names the driver.
+// names the driver; set around the test, it is the only one that is tried.
 func TestScripts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIPPED: the scripts start real servers; run without -short")
@@ -87,7 +87,11 @@ var probedDriver = sync.OnceValues(func() (name, why string) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
+	only := os.Getenv("SOJOURN_DRIVER")
 	for _, row := range drivers {
+		if only != "" && only != row.name {
+			continue
+		}
 		report := row.probe(ctx, filepath.Join(dir, row.name), exe)
 		if report.Available {
 			return row.name, ""
