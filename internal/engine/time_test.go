@@ -1,0 +1,213 @@
+package engine_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"gocloud.dev/blob/memblob"
+
+	"github.com/sojourn-dev/sojourn"
+	"github.com/sojourn-dev/sojourn/internal/engine"
+	"github.com/sojourn-dev/sojourn/internal/harness"
+	"github.com/sojourn-dev/sojourn/internal/harness/acp"
+	"github.com/sojourn-dev/sojourn/internal/harness/script"
+	"github.com/sojourn-dev/sojourn/internal/keeper"
+	"github.com/sojourn-dev/sojourn/internal/server"
+	"github.com/sojourn-dev/sojourn/internal/store"
+	"github.com/sojourn-dev/sojourn/internal/store/sqlite"
+	"github.com/sojourn-dev/sojourn/sandbox"
+	"github.com/sojourn-dev/sojourn/sandbox/fake"
+)
+
+// bubble is an engine at the true values of the contract, in a time that only
+// passes when everybody waits.
+type bubble struct {
+	*testing.T
+	e    *engine.Engine
+	fake *fake.Driver
+	ref  engine.Ref
+}
+
+// inBubble runs f on a real store with the fake driver in a synctest bubble.
+func inBubble(t *testing.T, f func(b *bubble)) {
+	dir := t.TempDir()
+	if shm, err := os.MkdirTemp("/dev/shm", "sojourn-"); err == nil { // hours pass: each commit should cost little
+		t.Cleanup(func() { os.RemoveAll(shm) })
+		dir = shm
+	}
+	synctest.Test(t, func(t *testing.T) {
+		driver := fake.New(fake.Config{
+			Dir: filepath.Join(dir, "sandboxes"), Programs: map[string]keeper.Program{sandbox.KeeperPath: script.Run},
+		})
+		bucket := memblob.OpenBucket(nil)
+		row, _ := harness.RuntimeByID("script")
+		s, err := server.Open(t.Context(), server.Config{
+			Bucket: bucket, Harness: &acp.Harness{}, Runtimes: []harness.Runtime{row}, AdminKey: "an-admin-key-0123456789",
+			OpenStore: func(ctx context.Context, on func(sojourn.SessionID, []sojourn.Event)) (store.Store, error) {
+				return sqlite.Open(ctx, sqlite.Config{Dir: filepath.Join(dir, "data"), OnEvents: on})
+			},
+			OpenDriver: func(context.Context) (sandbox.Driver, string, error) { return driver, "the test", nil },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- s.Engine.Run(ctx) }()
+		<-s.Engine.Ready()
+		made, err := s.Engine.CreateSession(ctx, engine.Create{Project: sojourn.DefaultProject, Contract: sojourn.ContractCloud})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f(&bubble{T: t, e: s.Engine, fake: driver, ref: engine.Ref{Project: sojourn.DefaultProject, ID: made.Facts.Session.ID}})
+		cancel()
+		<-done
+		driver.Shutdown()
+		s.Close()
+		bucket.Close()
+	})
+}
+
+func (b *bubble) submit(text string) sojourn.RunID {
+	b.Helper()
+	out, err := b.e.Submit(b.Context(), b.ref, engine.Submit{Input: []sojourn.Part{{Type: "text", Text: text}}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return out.Run.ID
+}
+
+func (b *bubble) facts() sojourn.Facts {
+	b.Helper()
+	f, err := b.e.Session(b.Context(), b.ref)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return f
+}
+
+func (b *bubble) workspace() sojourn.Workspace { return b.facts().Workspace(time.Now()) }
+
+// ended waits in steps of a second for a run's end.
+func (b *bubble) ended(id sojourn.RunID, within time.Duration) sojourn.Run {
+	b.Helper()
+	for end := time.Now().Add(within); ; time.Sleep(time.Second) {
+		r, err := b.e.RunByID(b.Context(), b.ref, id)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if r.State.Terminal() {
+			return r
+		}
+		if time.Now().After(end) {
+			b.Fatalf("run is %s after %v", r.State, within)
+		}
+	}
+}
+
+func (b *bubble) sandboxes() int {
+	b.Helper()
+	list, err := b.fake.List(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	return len(list)
+}
+
+// TestIdleHoldAtItsTrueValue: "An idle hold of 25 minutes past the last sign
+// that the workspace is in use."
+func TestIdleHoldAtItsTrueValue(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		r := b.ended(b.submit("@say hi"), time.Minute)
+		w := b.workspace()
+		if w.State != sojourn.WorkspaceAttached {
+			b.Fatalf("workspace is %s after run %s", w.State, r.State)
+		}
+		left := w.ExpiresAt.Sub(time.Now())
+		if left > sojourn.DefaultHold || left < sojourn.DefaultHold-5*time.Second {
+			b.Errorf("the hold has %v left, want 25 minutes", left)
+		}
+		time.Sleep(left - time.Millisecond)
+		synctest.Wait()
+		if got := b.workspace().State; got != sojourn.WorkspaceAttached {
+			b.Errorf("workspace is %s a millisecond before its deadline", got)
+		}
+		time.Sleep(time.Millisecond)
+		if got := b.workspace(); got.State != sojourn.WorkspaceExpired || !got.ExpiresAt.Equal(w.ExpiresAt) {
+			b.Errorf("workspace is %+v at its deadline, want expired at %v", got, w.ExpiresAt)
+		}
+		time.Sleep(time.Minute) // one reconciliation interval (G7)
+		if n := b.sandboxes(); n != 0 {
+			b.Errorf("%d sandboxes are left", n)
+		}
+		time.Sleep(sojourn.ExpiredShown)
+		if got := b.workspace().State; got != sojourn.WorkspaceUnavailable {
+			b.Errorf("workspace is %s long after its end", got)
+		}
+		if c := b.facts().Continuation(time.Now()); c.State != sojourn.ContinuationRestorable {
+			b.Errorf("continuation is %+v", c)
+		}
+	})
+}
+
+// TestTurnMovesTheHold: a turn is a touch, and reading is not.
+func TestTurnMovesTheHold(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		b.ended(b.submit("@say hi"), time.Minute)
+		first := b.workspace().ExpiresAt
+		for range 10 {
+			time.Sleep(time.Minute)
+			b.facts()
+			if _, _, err := b.e.Events(b.Context(), b.ref, 0, 10); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if got := b.workspace().ExpiresAt; !got.Equal(first) {
+			b.Errorf("reading moved the deadline from %v to %v", first, got)
+		}
+		b.ended(b.submit("@say hi"), time.Minute)
+		if moved := b.workspace().ExpiresAt.Sub(first); moved < 10*time.Minute {
+			b.Errorf("a turn moved the deadline by %v, want ten minutes", moved)
+		}
+	})
+}
+
+// TestLongRunKeepsItsLease: "A run the engine still reports as live is itself a
+// touch, so an executing run keeps the lease open until it finishes".
+func TestLongRunKeepsItsLease(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		r := b.ended(b.submit("@sleep 5400000\n@say late"), 2*time.Hour)
+		if r.State != sojourn.RunCompleted {
+			b.Errorf("run is %s (%s) after an hour and a half, want completed", r.State, r.StopReason)
+		}
+		if n := len(b.fake.Created()); n != 1 {
+			b.Errorf("%d sandboxes were made", n)
+		}
+	})
+}
+
+// TestCeilingAtItsTrueValue: "A runaway ceiling of 24 hours, measured from when
+// the lease started. Nothing moves it".
+func TestCeilingAtItsTrueValue(t *testing.T) {
+	if testing.Short() {
+		t.Skip("SKIPPED: a day of heartbeats takes a while; run without -short")
+	}
+	inBubble(t, func(b *bubble) {
+		id := b.submit("@sleep 180000000")
+		r := b.ended(id, 25*time.Hour)
+		if r.State != sojourn.RunCrashed || r.StopReason != sojourn.StopExecutionDeadline {
+			b.Errorf("run is %s (%s), want crashed (execution_deadline)", r.State, r.StopReason)
+		}
+		if took := r.EndedAt.Sub(b.facts().Lease.GrantedAt); took < 24*time.Hour || took > 24*time.Hour+time.Minute {
+			b.Errorf("the run ended %v after the lease was granted, want 24 hours", took)
+		}
+		time.Sleep(time.Minute)
+		if n := b.sandboxes(); n != 0 {
+			b.Errorf("%d sandboxes are left", n)
+		}
+	})
+}
