@@ -30,9 +30,11 @@ type RunRecord struct {
 	Withdrawn   []string
 	Activations int
 	Commits     int
-	cancelled   bool
-	answers     map[string]sojourn.Answer
-	expired     map[string]bool
+	// The largest batch so far.
+	MostEvents, MostBytes int
+	cancelled             bool
+	answers               map[string]sojourn.Answer
+	expired               map[string]bool
 }
 
 // NewLedger returns an empty ledger.
@@ -220,6 +222,11 @@ func (p *Port) Commit(ctx context.Context, b harness.Batch) error {
 		return err
 	}
 	r.Commits++
+	bytes := 0
+	for _, e := range b.Events {
+		bytes += len(e.Data)
+	}
+	r.MostEvents, r.MostBytes = max(r.MostEvents, len(b.Events)), max(r.MostBytes, bytes)
 	r.Events = append(r.Events, b.Events...)
 	r.Withdrawn = append(r.Withdrawn, b.Withdrawn...)
 	for _, q := range b.Asked {

@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,6 +32,8 @@ func Run(t *testing.T, target Target) {
 		"ConversationMovesWithItsFiles":  conversationMoves,
 		"UnknownConversationIsNotFresh":  unknownConversation,
 		"CrashAtEveryCommitLosesNothing": crashAtEveryCommit,
+		"BrokenLinksLoseNothing":         brokenLinks,
+		"SlowPortLosesNothing":           slowPort,
 		"PromptIsGivenOnceAtActivate":    crashAtActivate,
 		"OutcomeIsRemembered":            outcomeIsRemembered,
 		"CancelEndsTheTurn":              cancelEndsTheTurn,
@@ -207,6 +212,75 @@ func crashAtEveryCommit(t *testing.T, target Target) {
 	b.Completed(t, "count", "@history")
 	if got := strings.Count(b.Ledger.Texts("count")[0], "@plan a; b"); got != 1+2*commits {
 		t.Errorf("the agent was given %d prompts, want %d", got, 1+2*commits)
+	}
+}
+
+// frail is a connection that breaks after so many bytes, in the middle of a
+// frame.
+type frail struct {
+	net.Conn
+	left atomic.Int64
+}
+
+func (c *frail) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	return n, c.use(n, err)
+}
+
+func (c *frail) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	return n, c.use(n, err)
+}
+
+func (c *frail) use(n int, err error) error {
+	if c.left.Add(-int64(n)) < 0 {
+		_ = c.Conn.Close()
+		return net.ErrClosed
+	}
+	return err
+}
+
+func brokenLinks(t *testing.T, target Target) {
+	b := target.Bench(t)
+	b.allow(t, "calm")
+	b.Completed(t, "calm", busyPrompt)
+	want := record(b, "calm")
+	random := rand.New(rand.NewPCG(1, 2)) // one goroutine dials at a time
+	b.Sandbox.WrapConns(func(c net.Conn) net.Conn {
+		f := &frail{Conn: c}
+		f.left.Store(600 + random.Int64N(3000))
+		return f
+	})
+	for n := range 5 {
+		run := sojourn.RunID(fmt.Sprintf("broken-%d", n))
+		b.allow(t, run)
+		b.Completed(t, run, busyPrompt)
+		if got := record(b, run); !slices.Equal(got, want) {
+			t.Fatalf("over broken links:\n got %s\nwant %s", strings.Join(got, "\n     "), strings.Join(want, "\n     "))
+		}
+	}
+	b.Sandbox.WrapConns(nil)
+	b.Completed(t, "count", "@history")
+	if got := strings.Count(b.Ledger.Texts("count")[0], "@plan a; b"); got != 6 {
+		t.Errorf("the agent was given %d prompts, want 6", got)
+	}
+}
+
+func slowPort(t *testing.T, target Target) {
+	b := target.Bench(t)
+	b.Port.Slow = 5 * time.Millisecond
+	b.Completed(t, "r1", "@flood 5000 500")
+	texts := b.Ledger.Texts("r1")
+	if len(texts) != 5000 {
+		t.Fatalf("%d updates, want 5000", len(texts))
+	}
+	for i, text := range texts {
+		if !strings.HasPrefix(text, fmt.Sprint(i)+".") {
+			t.Fatalf("update %d is %.20q", i, text)
+		}
+	}
+	if r := b.Ledger.Run("r1"); r.MostEvents > 1024 || r.MostBytes > 4<<20 {
+		t.Errorf("a batch of %d events, %d bytes: nothing bounds them", r.MostEvents, r.MostBytes)
 	}
 }
 

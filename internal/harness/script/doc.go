@@ -24,7 +24,7 @@
 //	@env NAME            says the value of an environment variable
 //	@sleep MS            waits, until it is cancelled
 //	@work MS STEP_MS     works for MS and says a numbered line each STEP_MS
-//	@flood N             says N numbered chunks in a row
+//	@flood N BYTES       says N numbered chunks in a row, each padded by BYTES
 //	@big N               says one chunk of N bytes
 //	@late TEXT           says TEXT after the turn was answered
 //	@noise TEXT          writes TEXT to standard output, outside the protocol

@@ -257,11 +257,13 @@ func (t *turn) work(arg string) error {
 }
 
 func (t *turn) flood(arg string) error {
-	for i := range number(arg) {
+	count, size, _ := strings.Cut(arg, " ")
+	padding := strings.Repeat(".", number(size))
+	for i := range number(count) {
 		if t.ctx.Err() != nil {
 			return context.Cause(t.ctx)
 		}
-		t.chunk(strconv.Itoa(i))
+		t.chunk(strconv.Itoa(i) + padding)
 	}
 	return nil
 }
