@@ -2,6 +2,7 @@ package gvisor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 
@@ -37,10 +38,13 @@ func Open(cfg Config) (*Driver, error) {
 	if err := local.CheckExecutable(cfg.Executable); err != nil {
 		return nil, fmt.Errorf("open gvisor driver: %w", err)
 	}
-	l := &launcher{dir: filepath.Clean(cfg.Dir), executable: cfg.Executable, rootless: !privileged()}
+	l := &launcher{skeletons: local.NewSkeletons(filepath.Clean(cfg.Dir)), executable: cfg.Executable, rootless: !privileged()}
 	m, err := local.Open(Name, cfg.Dir, capabilities(l.rootless), l)
 	if err != nil {
 		return nil, err
+	}
+	if err := l.skeletons.Prepare(m); err != nil {
+		return nil, errors.Join(fmt.Errorf("open %s driver: %w", Name, err), m.Close())
 	}
 	return &Driver{machine: m}, nil
 }

@@ -23,7 +23,7 @@ const maxLogTail = 4 << 10
 
 // launcher starts and ends the processes of a sandbox: a sentry and a gofer.
 type launcher struct {
-	dir        string // the driver's
+	skeletons  *local.Skeletons
 	executable string
 	rootless   bool
 }
@@ -81,7 +81,7 @@ func (l *launcher) flags(c *local.Cell) []string {
 }
 
 func (l *launcher) writeBundle(c *local.Cell, spec sandbox.Spec) error {
-	root, err := local.MakeSkeleton(l.dir, spec.Layers)
+	root, err := l.skeletons.For(spec.Layers)
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ const (
 
 // launcher starts and ends the processes of a sandbox.
 type launcher struct {
-	dir        string // the driver's
+	skeletons  *local.Skeletons
 	executable string
 	privileged bool
 }
@@ -37,7 +37,7 @@ type launcher struct {
 // Launch starts the init in its namespaces, records it, gives it its plan and returns
 // when it has become the keeper.
 func (l *launcher) Launch(ctx context.Context, c *local.Cell, spec sandbox.Spec) (local.Process, error) {
-	root, err := local.MakeSkeleton(l.dir, spec.Layers)
+	root, err := l.skeletons.For(spec.Layers)
 	if err != nil {
 		return local.Process{}, err
 	}

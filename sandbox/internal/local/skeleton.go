@@ -2,6 +2,7 @@ package local
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -11,6 +12,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/sojourn-dev/sojourn/sandbox"
 )
@@ -38,36 +41,125 @@ type entry struct {
 	data string      // content, or the target of a link
 }
 
-// MakeSkeleton returns the skeleton for this host below dir, with mount points for
-// the layers too. It is made once and kept under the digest of its content: it never
-// changes under a running sandbox, and an update of the host makes another one.
-func MakeSkeleton(dir string, layers []sandbox.Mount) (Skeleton, error) {
-	entries, binds, err := plan(layers)
+// unusedTime is how long a skeleton stays after its last use when no sandbox is left.
+const unusedTime = 30 * 24 * time.Hour
+
+// Skeletons makes the skeletons of a driver's directory. What the host's /etc holds is
+// read once: the next driver sees an update of the host.
+type Skeletons struct {
+	dir  string
+	host func() (hostPlan, error)
+
+	mu   sync.Mutex
+	made map[string]bool // paths that are there and have been marked as used
+}
+
+// hostPlan is what all skeletons of a host have in common.
+type hostPlan struct {
+	entries []entry
+	binds   []string
+	digest  []byte
+}
+
+// NewSkeletons returns the skeletons below dir.
+func NewSkeletons(dir string) *Skeletons {
+	return &Skeletons{dir: dir, host: sync.OnceValues(planHost), made: make(map[string]bool)}
+}
+
+// For returns the skeleton for a sandbox with these layers, which get mount points in
+// it. It is made once and kept under the digest of its content, and it never changes
+// under a running sandbox.
+func (s *Skeletons) For(layers []sandbox.Mount) (Skeleton, error) {
+	host, err := s.host()
 	if err != nil {
 		return Skeleton{}, err
 	}
-	h := sha256.New()
-	for _, e := range entries {
-		fmt.Fprintf(h, "%q %v %d %q\n", e.path, e.mode, len(e.data), e.data)
-	}
-	path := filepath.Join(dir, "root-"+hex.EncodeToString(h.Sum(nil)[:12]))
-	if _, err := os.Stat(path); err == nil {
-		return Skeleton{Dir: path, Binds: binds}, nil
-	}
-	tmp, err := os.MkdirTemp(dir, "root-new-")
+	points, err := planLayers(layers)
 	if err != nil {
-		return Skeleton{}, fmt.Errorf("make root directory: %w", err)
+		return Skeleton{}, err
 	}
-	if err = materialise(tmp, entries); err == nil {
+	path := filepath.Join(s.dir, skeletonPrefix+hex.EncodeToString(digest(points, host.digest)[:12]))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.made[path] {
+		if err := s.makeLocked(path, host.entries, points); err != nil {
+			return Skeleton{}, fmt.Errorf("make root directory: %w", err)
+		}
+		s.made[path] = true
+	}
+	return Skeleton{Dir: path, Binds: host.binds}, nil
+}
+
+// Prepare makes the skeleton of sandboxes without layers, so that the first Create is as
+// fast as others, and prunes if the machine of the same directory has no sandboxes.
+func (s *Skeletons) Prepare(m *Machine) error {
+	if _, err := s.For(nil); err != nil {
+		return err
+	}
+	hs, err := m.List(context.Background())
+	if err != nil || len(hs) > 0 {
+		return err
+	}
+	return s.Prune(time.Now())
+}
+
+// Prune removes skeletons that have not been used for long, and unfinished ones. The
+// caller knows that no sandbox is left in the driver's directory.
+func (s *Skeletons) Prune(now time.Time) error {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return fmt.Errorf("remove old root directories: %w", err)
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), skeletonPrefix) {
+			continue
+		}
+		info, err := e.Info()
+		if err != nil || !strings.HasPrefix(e.Name(), unfinishedPrefix) && now.Sub(info.ModTime()) < unusedTime {
+			continue
+		}
+		if err := RemoveTree(filepath.Join(s.dir, e.Name())); err != nil {
+			return fmt.Errorf("remove old root directories: %w", err)
+		}
+	}
+	return nil
+}
+
+const (
+	skeletonPrefix   = "root-"
+	unfinishedPrefix = skeletonPrefix + "new-"
+)
+
+func (s *Skeletons) makeLocked(path string, plans ...[]entry) error {
+	if now := time.Now(); os.Chtimes(path, now, now) == nil {
+		return nil // it is there, and now marked as used
+	}
+	tmp, err := os.MkdirTemp(s.dir, unfinishedPrefix)
+	if err != nil {
+		return err
+	}
+	for _, entries := range plans {
+		if err == nil {
+			err = materialise(tmp, entries)
+		}
+	}
+	if err == nil {
 		err = os.Rename(tmp, path)
 	}
 	if err != nil {
-		_ = os.RemoveAll(tmp)
-		if _, statErr := os.Stat(path); statErr != nil { // else another Create was faster
-			return Skeleton{}, fmt.Errorf("make root directory: %w", err)
-		}
+		return errors.Join(err, RemoveTree(tmp))
 	}
-	return Skeleton{Dir: path, Binds: binds}, nil
+	return nil
+}
+
+// digest is a digest of a plan that follows on another.
+func digest(entries []entry, before []byte) []byte {
+	h := sha256.New()
+	h.Write(before)
+	for _, e := range entries {
+		fmt.Fprintf(h, "%q %v %d %q\n", e.path, e.mode, len(e.data), e.data)
+	}
+	return h.Sum(nil)
 }
 
 func materialise(root string, entries []entry) error {
@@ -95,8 +187,10 @@ func materialise(root string, entries []entry) error {
 	return nil
 }
 
-// plan lists what belongs into the skeleton, in a stable order.
-func plan(layers []sandbox.Mount) (entries []entry, binds []string, err error) {
+// planHost lists what belongs into every skeleton, in a stable order.
+func planHost() (hostPlan, error) {
+	var entries []entry
+	var binds []string
 	var dirs []string
 	for _, d := range []string{"usr", "opt", "bin", "sbin", "lib", "lib32", "lib64", "libx32"} {
 		target, linkErr := os.Readlink("/" + d)
@@ -119,10 +213,21 @@ func plan(layers []sandbox.Mount) (entries []entry, binds []string, err error) {
 		entry{"root", fs.ModeSymlink, strings.TrimPrefix(sandbox.HomePath, "/")},
 		entry{"var/tmp", fs.ModeSymlink, "../tmp"},
 		entry{"var/run", fs.ModeSymlink, "../run"})
+	etc, err := planEtc()
+	if err != nil {
+		return hostPlan{}, err
+	}
+	entries = tidy(append(entries, etc...))
+	return hostPlan{entries: entries, binds: binds, digest: digest(entries, nil)}, nil
+}
+
+// planLayers lists the mount points of layers.
+func planLayers(layers []sandbox.Mount) ([]entry, error) {
+	var entries []entry
 	for _, m := range layers {
 		info, err := os.Stat(m.Source)
 		if err != nil {
-			return nil, nil, fmt.Errorf("layer: %w", err)
+			return nil, fmt.Errorf("layer: %w", err)
 		}
 		e := entry{path: strings.TrimPrefix(m.Target, "/"), mode: 0o644}
 		if info.IsDir() {
@@ -130,14 +235,13 @@ func plan(layers []sandbox.Mount) (entries []entry, binds []string, err error) {
 		}
 		entries = append(entries, e)
 	}
-	etc, err := planEtc()
-	if err != nil {
-		return nil, nil, err
-	}
-	entries = append(entries, etc...)
+	return tidy(entries), nil
+}
+
+// tidy sorts entries and leaves one for each path.
+func tidy(entries []entry) []entry {
 	slices.SortStableFunc(entries, func(a, b entry) int { return cmp.Compare(a.path, b.path) })
-	entries = slices.CompactFunc(entries, func(a, b entry) bool { return a.path == b.path })
-	return entries, binds, nil
+	return slices.CompactFunc(entries, func(a, b entry) bool { return a.path == b.path })
 }
 
 // etcMade are files of /etc with content of ours.
