@@ -56,6 +56,8 @@ type Config struct {
 	Bucket *blob.Bucket
 	// Harness replaces the ACP harness.
 	Harness harness.Harness
+	// Dir is where the server keeps everything; "" means a directory of the test.
+	Dir string
 	// WrapStore, if not nil, is put around the store at each start.
 	WrapStore func(store.Store) store.Store
 }
@@ -78,7 +80,10 @@ type Server struct {
 // Start runs a server until the test ends.
 func Start(t testing.TB, c Config) *Server {
 	t.Helper()
-	s := &Server{t: t, cfg: c, Dir: t.TempDir(), addr: "127.0.0.1:0", bucket: c.Bucket}
+	if c.Dir == "" {
+		c.Dir = t.TempDir()
+	}
+	s := &Server{t: t, cfg: c, Dir: c.Dir, addr: "127.0.0.1:0", bucket: c.Bucket}
 	s.Fake = fake.New(fake.Config{
 		Dir:      filepath.Join(s.Dir, "sandboxes"),
 		Programs: map[string]keeper.Program{sandbox.KeeperPath: script.Run},
