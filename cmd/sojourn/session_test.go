@@ -316,3 +316,18 @@ func TestWatchTellsOneRunFromItsBeginning(t *testing.T) {
 		t.Errorf("the last run: code %d, output %q, want %q; errors %q", got.code, got.out, want, got.err)
 	}
 }
+
+func TestLosingTheKeyIsNotSuccess(t *testing.T) {
+	f := newFake(t)
+	f.cuts[1] = 0
+	f.onTurn = func() {
+		f.emit("run.queued", object{})
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.refuse, f.status = &object{"code": "unauthenticated", "message": "No."}, 401
+	}
+	got := f.run(t, "session", "turn", fakeSession, "x")
+	if got.code != exitRefused || !strings.Contains(got.err, "the outcome of the run is unknown: No.") {
+		t.Errorf("code %d, errors %q", got.code, got.err)
+	}
+}

@@ -53,6 +53,10 @@ func runVerbs(ctx context.Context, std stdio, command string, verbs []verb, args
 		groupHelp(std.err, command, verbs)
 		return usagef("%s: say what to do", command)
 	}
+	if args[verbAt] == "help" {
+		groupHelp(std.out, command, verbs)
+		return nil
+	}
 	i := slices.IndexFunc(verbs, func(v verb) bool { return v.name == args[verbAt] })
 	if i < 0 {
 		return usagef("there is no %s %q; see sojourn %s -h", command, visible(args[verbAt], ""), command)
