@@ -211,8 +211,11 @@ func TestUnaskedMessagesAreIgnored(t *testing.T) {
 func TestStartRefusesWhatCannotTravel(t *testing.T) {
 	c, _ := connect(t, server{link.MethodInitialize: hello, link.MethodProcessStart: ok}, link.Options{})
 	for _, p := range []link.StartParams{
-		{}, {Argv: []string{"a\xff"}}, {Argv: []string{"a"}, Env: map[string]string{"": "x"}},
-		{Argv: []string{"a"}, Env: map[string]string{"A=B": "x"}}, {Argv: []string{"a"}, Env: map[string]string{"A": "\xff"}},
+		{},
+		{Argv: []string{"a\xff"}},
+		{Argv: []string{"a"}, Env: map[string]string{"": "x"}},
+		{Argv: []string{"a"}, Env: map[string]string{"A=B": "x"}},
+		{Argv: []string{"a"}, Env: map[string]string{"A": "\xff"}},
 	} {
 		if err := c.Start(t.Context(), p); err == nil {
 			t.Errorf("start %+v succeeded", p)
