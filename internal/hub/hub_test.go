@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"strings"
 	"sync/atomic"
@@ -47,7 +48,7 @@ func open(t testing.TB, c hub.Config) *bench {
 	b := &bench{}
 	var err error
 	b.db, err = sqlite.Open(t.Context(), sqlite.Config{
-		Dir: t.TempDir(),
+		Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler),
 		OnEvents: func(id sojourn.SessionID, events []sojourn.Event) {
 			if !b.lose.Load() {
 				b.hub.Publish(id, events)
@@ -232,9 +233,12 @@ func TestLostPublishIsNoticed(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		next(1)
-		add(true) // 2 is lost; the poll finds it
 		begun := time.Now()
+		next(1)
+		if took := time.Since(begun); took != 0 {
+			t.Errorf("what was there came after %v", took)
+		}
+		add(true) // 2 is lost; the poll finds it
 		next(2)
 		if took := time.Since(begun); took > 2*time.Second {
 			t.Errorf("noticed after %v, want 2s at most", took)
@@ -248,6 +252,13 @@ func TestLostPublishIsNoticed(t *testing.T) {
 		}
 		add(false)
 		next(5)
+		add(true)
+		add(false) // 6 is lost, and would leave a gap in the ring
+		begun = time.Now()
+		next(6, 7)
+		if took := time.Since(begun); took != 0 {
+			t.Errorf("noticed after %v, want at once", took)
+		}
 	})
 }
 

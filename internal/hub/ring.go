@@ -30,7 +30,7 @@ func (r *ring) add(events []sojourn.Event) {
 			continue // known
 		}
 		if n := len(r.frames); n > 0 && e.Seq != r.frames[n-1].Event.Seq+1 {
-			r.clearLocked()
+			r.frames, r.bytes = nil, 0
 		}
 		r.frames = append(r.frames, newFrame(e))
 		r.bytes += size(e)
@@ -51,15 +51,8 @@ func (r *ring) riseLocked(seq int64) {
 		return
 	}
 	r.head = seq
-	if n := len(r.frames); n > 0 && r.frames[n-1].Event.Seq < seq {
-		r.clearLocked() // what follows would not join
-	}
 	close(r.grown)
 	r.grown = make(chan struct{})
-}
-
-func (r *ring) clearLocked() {
-	r.frames, r.bytes = nil, 0
 }
 
 // trimLocked drops the oldest frames until the rest fits.

@@ -19,7 +19,7 @@ import (
 // open opens a real database. In a bubble it must be closed there.
 func open(t testing.TB) *sqlite.DB {
 	t.Helper()
-	db, err := sqlite.Open(t.Context(), sqlite.Config{Dir: t.TempDir()})
+	db, err := sqlite.Open(t.Context(), sqlite.Config{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,6 +109,28 @@ func TestTimerRunsWhenDueAndNotBefore(t *testing.T) {
 		}
 		if w, there := row(t, db, "timer", "1"); there {
 			t.Errorf("the work is still there: %+v", w)
+		}
+	})
+}
+
+func TestSleepingEngineIsWoken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := open(t)
+		defer db.Close()
+		r := &recorder{from: time.Now()}
+		stop := start(t, db, work.Config{Poll: time.Hour, Handlers: only("job", func(context.Context, work.Claim) (work.Next, error) {
+			r.note()
+			return work.Done(), nil
+		}, work.Policy{})})
+		defer stop()
+		time.Sleep(7 * time.Second)
+		schedule(t, db, "job", "later", 2*time.Hour, nil) // nothing to wake for
+		schedule(t, db, "job", "soon", time.Second, nil)
+		schedule(t, db, "job", "now", 0, nil)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got, want := r.times(), "[7s 8s]"; got != want {
+			t.Errorf("ran at %s, want %s", got, want)
 		}
 	})
 }
@@ -399,7 +421,10 @@ func TestOrphanedWorkIsTakenUpAtOnce(t *testing.T) {
 			return work.Done(), nil
 		}, work.Policy{})
 		handlers["poison"] = work.HandlerPolicy{Policy: work.Policy{MaxAttempts: 2}, Handler: work.HandlerFunc(
-			func(context.Context, work.Claim) (work.Next, error) { panic("it would kill this process too") })}
+			func(context.Context, work.Claim) (work.Next, error) {
+				t.Error("the poison was run: it would kill this process too")
+				return work.Done(), nil
+			})}
 		stop := start(t, db, work.Config{Handlers: handlers})
 		defer stop()
 		synctest.Wait()

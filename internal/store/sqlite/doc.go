@@ -4,8 +4,7 @@
 // # Words
 //
 // The writer is the one goroutine that runs updates. It takes all that wait, up
-// to 256, into one transaction with a savepoint for each, so that they share one
-// flush of the disk.
+// to 256, into one transaction, so that they share one flush of the disk.
 //
 // # Invariants
 //
@@ -21,7 +20,7 @@
 //
 // # Failure
 //
-// A closure that fails or panics undoes its own savepoint. When the disk is full
-// the transaction is undone as a whole; those of its callers that did not cause
-// it are run again, each alone.
+// A closure that fails or panics undoes only its own writes: if need be, the
+// batch runs once more with a savepoint for each. When the disk is full the
+// transaction is undone as a whole, and its closures run again, each alone.
 package sqlite

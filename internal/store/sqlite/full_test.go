@@ -140,6 +140,42 @@ func TestFullDisk(t *testing.T) {
 	integrity(t, data, db)
 }
 
+// TestClosureThatPassesOverFullDiskFails: what SQLite has undone by itself must
+// not be followed by half of the closure.
+func TestClosureThatPassesOverFullDiskFails(t *testing.T) {
+	db := open(t, sqlite.Config{Dir: filepath.Join(small(t), "data")})
+	if err := create(t.Context(), db, "s"); err != nil {
+		t.Fatal(err)
+	}
+	var ignored error
+	err := db.Update(t.Context(), func(tx *store.Tx) error {
+		// More than the page cache holds, so that it is written before the commit.
+		_, ignored = tx.AppendEvents("s", sojourn.EventDraft{Type: sojourn.EventAgentLog, Data: make([]byte, 40<<20)})
+		return tx.PutKey(sojourn.Key{ID: "k", Project: "p"})
+	})
+	if sojourn.CodeOf(ignored) != sojourn.CodeOutOfSpace || sojourn.CodeOf(err) != sojourn.CodeOutOfSpace {
+		t.Errorf("the write: %v; the update: %v; want out_of_space", ignored, err)
+	}
+	if err := db.View(t.Context(), func(tx *store.Tx) error { _, err := tx.Key("k"); return err }); sojourn.CodeOf(err) != sojourn.CodeNotFound {
+		t.Errorf("the key: %v, want not_found", err)
+	}
+	if _, err := note(t.Context(), db, "s", nil); err != nil {
+		t.Errorf("the next update: %v", err)
+	}
+}
+
+// TestWriteAheadLogIsNoReasonToFail: on a small disk the log alone would fill it.
+func TestWriteAheadLogIsNoReasonToFail(t *testing.T) {
+	db := open(t, sqlite.Config{Dir: filepath.Join(small(t), "data")})
+	for i := range 1500 {
+		if err := db.Update(t.Context(), func(tx *store.Tx) error {
+			return tx.PutKey(sojourn.Key{ID: "k", Project: "p", Name: fmt.Sprint(i, strings.Repeat("x", 8000))})
+		}); err != nil {
+			t.Fatalf("update %d: %v", i, err)
+		}
+	}
+}
+
 func TestCreateOnFullDiskCanBeRepeated(t *testing.T) {
 	dir := small(t)
 	data := filepath.Join(dir, "data")

@@ -1,6 +1,7 @@
 package sqlite_test
 
 import (
+	"log/slog"
 	"testing"
 
 	"github.com/sojourn-dev/sojourn"
@@ -18,6 +19,9 @@ func TestStore(t *testing.T) {
 // open opens a database that is closed when the test ends.
 func open(t testing.TB, c sqlite.Config) *sqlite.DB {
 	t.Helper()
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
 	db, err := sqlite.Open(t.Context(), c)
 	if err != nil {
 		t.Fatalf("open %s: %v", c.Dir, err)

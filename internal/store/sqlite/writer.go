@@ -7,7 +7,6 @@ import (
 	"reflect"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -100,7 +99,8 @@ func (w *writer) drain(batch []*op) []*op {
 }
 
 // commit runs a batch in one transaction and tells its callers. When the
-// transaction is lost as a whole, those who did not cause it run again alone.
+// transaction is lost as a whole, each runs again alone, so that only those fail
+// for whom it does not go through.
 func (w *writer) commit(batch []*op) {
 	started := batch[:0]
 	for _, o := range batch {
@@ -120,21 +120,19 @@ func (w *writer) commit(batch []*op) {
 			}
 		}
 	}()
-	again, undone := w.transact(started, false)
-	if undone {
-		again, _ = w.transact(started, true)
+	end := w.transact(started, false)
+	if end == txUndone {
+		end = w.transact(started, true)
 	}
-	if w.conn.lost != nil {
-		// What the log has taken may leave room for what it could not take.
+	if end == txLost {
+		// Most likely the disk is full: what the log has taken may leave room in
+		// it for what it could not take.
 		w.exec("PRAGMA wal_checkpoint(PASSIVE)")
 	}
 	for _, o := range started {
-		if !slices.Contains(again, o) {
-			w.finish(o)
+		if end == txLost {
+			w.transact([]*op{o}, false)
 		}
-	}
-	for _, o := range again {
-		w.transact([]*op{o}, false)
 		w.finish(o)
 	}
 }
@@ -148,63 +146,53 @@ func (w *writer) finish(o *op) {
 	o.done <- o.err
 }
 
+// ending is how a transaction of several ops ended.
+type ending int
+
+const (
+	txEnded  ending = iota // each op has its outcome
+	txUndone               // it must run once more, with savepoints
+	txLost                 // nothing was written, whatever the ops did
+)
+
 // transact runs ops in one transaction and sets their outcomes. Savepoints are
 // needed only to undo what a failed op has written, and cost every op a tenth:
 // so they are left out at first. When one of several ops fails after it has
 // written, everything is undone, to be run once more with savepoints.
-//
-// When the transaction is lost as a whole, transact returns the ops that must
-// run again, each alone: none when there is one op.
-func (w *writer) transact(ops []*op, savepoints bool) (again []*op, undone bool) {
+func (w *writer) transact(ops []*op, savepoints bool) ending {
 	w.conn.lost = nil
 	if err := w.exec("BEGIN IMMEDIATE"); err != nil {
 		for _, o := range ops {
 			o.err = fmt.Errorf("begin update: %w", err)
 		}
-		return nil, false
+		return txLost
 	}
-	alone := len(ops) == 1
 	good := 0
-	for i, o := range ops {
+	for _, o := range ops {
 		w.apply(o, savepoints)
 		switch {
 		case w.conn.lost != nil: // SQLite may have rolled back by itself
 			w.exec("ROLLBACK")
-			return without(ops, i), false
+			return txLost
 		case o.err == nil:
 			good++
-		case w.conn.wrote && !savepoints && !alone:
+		case w.conn.wrote && !savepoints && len(ops) > 1:
 			w.exec("ROLLBACK")
-			return nil, true
+			return txUndone
 		}
 	}
 	if good == 0 {
 		w.exec("ROLLBACK")
-		return nil, false
+		return txEnded
 	}
 	if err := w.exec("COMMIT"); err != nil {
 		w.exec("ROLLBACK")
-		if !alone {
-			return without(ops, -1), false
+		for _, o := range ops {
+			o.err = fmt.Errorf("commit update: %w", err)
 		}
-		ops[0].err = fmt.Errorf("commit update: %w", err)
+		return txLost
 	}
-	return nil, false
-}
-
-// without returns the ops to run again after a transaction was lost: all but
-// the one that broke it, if one did, and those before it that failed by
-// themselves.
-func without(ops []*op, broke int) (again []*op) {
-	if len(ops) == 1 {
-		return nil
-	}
-	for i, o := range ops {
-		if i != broke && (broke >= 0 && i > broke || o.err == nil) {
-			again = append(again, o)
-		}
-	}
-	return again
+	return txEnded
 }
 
 // apply runs one op and sets its outcome.

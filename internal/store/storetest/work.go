@@ -44,7 +44,7 @@ func testWorkIsClaimedOnce(t *testing.T, open Open) {
 	const n = 100
 	update(t, s, func(tx *store.Tx) error {
 		for i := range n {
-			if err := tx.ScheduleWork("a", fmt.Sprint(i), tx.Now().Add(-time.Duration(n-i)*time.Second), []byte(`{"n":1}`)); err != nil {
+			if err := tx.ScheduleWork("a", fmt.Sprint(i), tx.Now().Add(-time.Duration(1+i)*time.Second), []byte(`{"n":1}`)); err != nil {
 				return err
 			}
 		}
@@ -53,7 +53,7 @@ func testWorkIsClaimedOnce(t *testing.T, open Open) {
 			tx.ScheduleWork("b", "other kind", tx.Now(), nil))
 	})
 	first := claim(t, s, "a", time.Hour, 2)
-	same(t, "the longest due", []string{first[0].ID, first[1].ID}, []string{"0", "1"})
+	same(t, "the longest due", []string{first[0].ID, first[1].ID}, []string{"99", "98"})
 	same(t, "payload", string(first[0].Payload), `{"n":1}`)
 	same(t, "attempt", first[0].Attempt, 1)
 	var claimed atomic.Int64
