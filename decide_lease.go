@@ -11,6 +11,9 @@ type Terms struct {
 	Hold    time.Duration // 0 means DefaultHold
 }
 
+// sealingRetry is when to ask again for a lease that a sealing run holds up.
+const sealingRetry = 2 * time.Second
+
 // current refuses an epoch that is not that of the session's latest lease.
 func (d *Decision) current(epoch int64) error {
 	if l := d.facts.Lease; l == nil || l.Epoch != epoch {
@@ -41,6 +44,12 @@ func (d *Decision) RequestLease(driver, isolation string, t Terms) (Lease, error
 	if s.Archived() {
 		return Lease{}, Errorf(CodeSessionArchived, "The session is archived.")
 	}
+	if r := d.facts.Active; r != nil && r.State == RunSealing { // a new epoch would fence its checkpoint off
+		return Lease{}, &Error{
+			Code: CodeWorkspaceStarting, RetryAfter: sealingRetry,
+			Message: "A run is being sealed. Retry: a sandbox with its work follows.",
+		}
+	}
 	if t.Ceiling == 0 {
 		t.Ceiling = DefaultCeiling
 	}
@@ -57,7 +66,8 @@ func (d *Decision) RequestLease(driver, isolation string, t Terms) (Lease, error
 }
 
 // HoldLease binds the sandbox that handle names. restored is the checkpoint
-// that was restored into it, "" for none.
+// that was restored into it, "" for none. A session that has worked holds no
+// sandbox but one that starts from its head: another would pass for a resume.
 func (d *Decision) HoldLease(epoch int64, handle json.RawMessage, restored CheckpointID) error {
 	if err := d.current(epoch); err != nil {
 		return err
@@ -65,6 +75,9 @@ func (d *Decision) HoldLease(epoch int64, handle json.RawMessage, restored Check
 	l := *d.facts.Lease
 	if !l.State.CanMove(LeaseHeld) {
 		return Errorf(CodeWorkspaceExpired, "Lease epoch %d is %s.", epoch, l.State)
+	}
+	if err := d.carries(restored); err != nil {
+		return err
 	}
 	l.State, l.Handle, l.Restored = LeaseHeld, handle, restored
 	l.GrantedAt, l.TouchedAt = d.now, d.now
@@ -80,6 +93,18 @@ func (d *Decision) HoldLease(epoch int64, handle json.RawMessage, restored Check
 		"epoch": epoch, "isolation": l.Isolation, "expiresAt": instant(l.Deadline()),
 	})
 	d.order(WorkLease, string(l.Session), l.Deadline())
+	return nil
+}
+
+// carries refuses a sandbox that does not start from where the session stands.
+func (d *Decision) carries(restored CheckpointID) error {
+	s, h := d.facts.Session, d.facts.Head
+	switch {
+	case restored != s.Head:
+		return Errorf(CodeResumeUnavailable, "The sandbox starts from checkpoint %q, the session stands at %q.", restored, s.Head)
+	case s.Worked && (h == nil || !h.Restorable(s.Base)):
+		return Errorf(CodeResumeUnavailable, "The session has worked, and no checkpoint of it can be restored.")
+	}
 	return nil
 }
 

@@ -111,3 +111,44 @@ func TestAnEndedLeaseSaysSoOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestNoSandboxPassesForAResume is guarantee G5: an empty tree, or an old one,
+// is never presented as restored.
+func TestNoSandboxPassesForAResume(t *testing.T) {
+	request := func(f Facts) Facts {
+		return must(t, f, noon.Add(time.Minute), func(d *Decision) error { _, err := d.RequestLease("fake", "none", Terms{}); return err })
+	}
+	lost := must(t, scene(t, RunActive, LeaseLost), noon.Add(time.Minute), func(d *Decision) error {
+		return d.EndRun(theRun, RunCrashed, StopWorkspaceLost, nil)
+	})
+	refusedHead := must(t, scene(t, RunCompleted, LeaseLost), noon.Add(time.Minute), func(d *Decision) error { return d.RefuseHead("checkpoint-2") })
+	for _, c := range []struct {
+		name     string
+		facts    Facts
+		restored CheckpointID
+		want     Code
+	}{
+		{"a fresh session with an empty sandbox", scene(t, "", LeaseLost), "", ""},
+		{"a fresh session with a restored one", scene(t, "", LeaseLost), "checkpoint-1", CodeResumeUnavailable},
+		{"a session that worked with its head", scene(t, RunCompleted, LeaseLost), "checkpoint-1", ""},
+		{"a session that worked with an empty sandbox", scene(t, RunCompleted, LeaseLost), "", CodeResumeUnavailable},
+		{"a session that worked with another checkpoint", scene(t, RunCompleted, LeaseLost), "checkpoint-0", CodeResumeUnavailable},
+		{"work that was never sealed", lost, "", CodeResumeUnavailable},
+		{"a head that cannot be restored", refusedHead, "checkpoint-2", CodeResumeUnavailable},
+	} {
+		refused(t, c.name, request(c.facts).Decide(noon.Add(time.Minute)).HoldLease(2, nil, c.restored), c.want)
+	}
+}
+
+// TestNoLeaseFencesASealOff: while a run is sealing, a new epoch would refuse
+// the checkpoint that is being made of the old one.
+func TestNoLeaseFencesASealOff(t *testing.T) {
+	f := scene(t, RunSealing, LeaseExpired)
+	_, err := f.Decide(noon.Add(time.Minute)).RequestLease("fake", "none", Terms{})
+	if e := refused(t, "a lease while a run is sealing", err, CodeWorkspaceStarting); e.RetryAfter <= 0 {
+		t.Errorf("retry after %v, want a hint", e.RetryAfter)
+	}
+	f = must(t, f, noon.Add(time.Minute), func(d *Decision) error { return d.Seal(capture(f, FidelityExact, FidelityPortableTree)) })
+	_, err = f.Decide(noon.Add(time.Minute)).RequestLease("fake", "none", Terms{})
+	refused(t, "a lease once it is sealed", err, "")
+}

@@ -122,7 +122,8 @@ var modelCommands = map[string]func(*rapid.T, *world) func(*Decision) error{
 		return func(d *Decision) error { _, err := d.RequestLease("fake", "none", Terms{}); return err }
 	},
 	"hold": func(t *rapid.T, w *world) func(*Decision) error {
-		epoch, restored := w.anEpoch(t), w.session.Head
+		epoch := w.anEpoch(t)
+		restored := rapid.SampledFrom([]CheckpointID{w.session.Head, w.session.Head, w.session.Head, "", "another"}).Draw(t, "restored")
 		return func(d *Decision) error { return d.HoldLease(epoch, []byte(`{}`), restored) }
 	},
 	"set conversation": func(t *rapid.T, w *world) func(*Decision) error {
@@ -244,6 +245,8 @@ func (w *world) progress(t *rapid.T) {
 		step = func(d *Decision) error { return d.EndLease(l.Epoch, LeaseExpired, "the deadline passed") }
 	case r.State == RunQueued:
 		step = func(d *Decision) error { return d.StartRun(r.ID) }
+	case r.State == RunStarting && (l == nil || l.State != LeaseHeld) && !f.Continuation(w.now).CanContinue:
+		step = func(d *Decision) error { return d.EndRun(r.ID, RunFailed, "", &RunError{Code: string(CodeResumeUnavailable)}) }
 	case r.State == RunStarting && (l == nil || l.State.Terminal()):
 		step = modelCommands["request lease"](t, w)
 	case r.State == RunStarting && l.State == LeaseRequested:

@@ -85,6 +85,13 @@ func (w *world) apply(t *rapid.T, c Change) {
 	if c.Session.UpdatedAt.Before(w.session.UpdatedAt) || c.Session.LastEpoch < w.session.LastEpoch {
 		t.Fatalf("the session went back: %+v, then %+v", w.session, c.Session)
 	}
+	for _, l := range c.Leases {
+		known := slices.ContainsFunc(w.leases, func(have Lease) bool { return have.Epoch == l.Epoch && !have.GrantedAt.IsZero() })
+		heads := []CheckpointID{w.session.Head, c.Session.Head} // before and after this change
+		if !known && !l.GrantedAt.IsZero() && !slices.Contains(heads, l.Restored) {
+			t.Fatalf("lease epoch %d was granted with %q restored, and the heads are %q", l.Epoch, l.Restored, heads)
+		}
+	}
 	seq := w.session.LastSeq
 	w.session = c.Session
 	w.session.LastSeq = seq + int64(len(c.Events))
