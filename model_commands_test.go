@@ -246,7 +246,9 @@ func (w *world) progress(t *rapid.T) {
 	case r.State == RunQueued:
 		step = func(d *Decision) error { return d.StartRun(r.ID) }
 	case r.State == RunStarting && (l == nil || l.State != LeaseHeld) && !f.Continuation(w.now).CanContinue:
-		step = func(d *Decision) error { return d.EndRun(r.ID, RunFailed, "", &RunError{Code: string(CodeResumeUnavailable)}) }
+		step = func(d *Decision) error {
+			return d.EndRun(r.ID, RunFailed, "", &RunError{Code: string(CodeResumeUnavailable)})
+		}
 	case r.State == RunStarting && (l == nil || l.State.Terminal()):
 		step = modelCommands["request lease"](t, w)
 	case r.State == RunStarting && l.State == LeaseRequested:
