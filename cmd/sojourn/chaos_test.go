@@ -24,7 +24,7 @@ import (
 
 // TestChaos kills server, sandboxes, keepers and agents of real sessions with
 // SIGKILL at random moments and checks the guarantees G1 to G7 at the end.
-// SOJOURN_CHAOS_KILLS says how many kills (default 8), SOJOURN_CHAOS_SEED
+// SOJOURN_KILLS says how many kills (default 8), SOJOURN_SEED
 // repeats a run, SOJOURN_DRIVER names the driver.
 func TestChaos(t *testing.T) {
 	if testing.Short() {
@@ -34,8 +34,8 @@ func TestChaos(t *testing.T) {
 	if driver == "" {
 		t.Skip("SKIPPED: no sandbox can be made here")
 	}
-	kills, seed := chaosNumber("SOJOURN_CHAOS_KILLS", 8), chaosNumber("SOJOURN_CHAOS_SEED", time.Now().UnixNano())
-	t.Logf("driver %s, %d kills, SOJOURN_CHAOS_SEED=%d", driver, kills, seed)
+	kills, seed := chaosNumber("SOJOURN_KILLS", 8), chaosNumber("SOJOURN_SEED", time.Now().UnixNano())
+	t.Logf("driver %s, %d kills, SOJOURN_SEED=%d", driver, kills, seed)
 	c := newChaos(t, driver, uint64(seed))
 	var wg sync.WaitGroup
 	workers, stop := context.WithCancel(t.Context())
