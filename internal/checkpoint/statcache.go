@@ -29,8 +29,8 @@ import (
 //   - The caller stopped all writers, and the capture syncs the file system
 //     before it looks, which brings dirty mappings into the times.
 //
-// A lost, damaged or foreign cache file only costs reading. A Cache is safe for
-// concurrent use.
+// A lost, damaged or foreign cache file only costs reading. The zero Cache
+// remembers nothing. A Cache is safe for concurrent use.
 type Cache struct {
 	dir string
 	max int64
@@ -102,7 +102,7 @@ func (c *Cache) file(root RootID, t Tree, top *dir) string {
 // load returns the records of a tree, one for each entry of the manifest, or
 // nil.
 func (c *Cache) load(root RootID, t Tree, top *dir, entries int64) []record {
-	if c == nil {
+	if c == nil || c.dir == "" {
 		return nil
 	}
 	b, err := os.ReadFile(c.file(root, t, top))
@@ -128,7 +128,7 @@ func (c *Cache) load(root RootID, t Tree, top *dir, entries int64) []record {
 // save stores the records of a tree. A failure costs the next capture time and
 // nothing else, so there is none to report.
 func (c *Cache) save(root RootID, t Tree, top *dir, recs []record) {
-	if c == nil {
+	if c == nil || c.dir == "" {
 		return
 	}
 	b := make([]byte, 0, len(cacheMagic)+len(recs)*recordSize+32)
