@@ -61,7 +61,7 @@ const (
 // Limits bounds what a sandbox may use. Zero means no limit.
 type Limits struct {
 	MemoryBytes int64 `json:"memoryBytes,omitempty"`
-	Processes   int   `json:"processes,omitempty"`
+	Processes   int   `json:"processes,omitempty"` // with their threads, and the keeper's
 	MilliCPUs   int   `json:"milliCPUs,omitempty"` // 1000 is one core
 }
 

@@ -7,8 +7,13 @@ import (
 	"github.com/sojourn-dev/sojourn/sandbox/internal/local"
 )
 
-// openFiles is how many files a process in a sandbox may have open.
-const openFiles = 65_536
+const (
+	// openFiles is how many files a process in a sandbox may have open.
+	openFiles = 65_536
+	// oomScore makes the kernel end sandboxes before the server and the host's own
+	// services when memory runs out.
+	oomScore = 500
+)
 
 // heldCapabilities are what root in the sandbox may do to files and processes of the
 // sandbox. gVisor's kernel checks them; the host's never sees them.
@@ -19,6 +24,7 @@ var heldCapabilities = []string{
 
 // bundle describes the sandbox to runsc.
 func bundle(c *local.Cell, root local.Skeleton, executable string, spec sandbox.Spec) *specs.Spec {
+	score := oomScore
 	return &specs.Spec{
 		Version:  "1.0.0",
 		Root:     &specs.Root{Path: root.Dir},
@@ -33,6 +39,7 @@ func bundle(c *local.Cell, root local.Skeleton, executable string, spec sandbox.
 				Permitted: heldCapabilities,
 			},
 			NoNewPrivileges: true,
+			OOMScoreAdj:     &score,
 			Rlimits:         []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: openFiles, Hard: openFiles}},
 		},
 		Mounts: mounts(c, root, executable, spec.Layers),

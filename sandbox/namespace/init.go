@@ -2,6 +2,7 @@ package namespace
 
 import (
 	"fmt"
+	"os"
 	"runtime"
 	"syscall"
 
@@ -64,7 +65,7 @@ func become(p plan) error {
 		return fmt.Errorf("enter root directory: %w", err)
 	}
 	unix.Umask(0o022)
-	if err := limitResources(); err != nil {
+	if err := limitResources(p); err != nil {
 		return err
 	}
 	// Nothing that was inherited or opened on the way stays open.
@@ -102,11 +103,25 @@ func raiseLoopback() error {
 	return nil
 }
 
-// openFiles is how many files a process in a sandbox may have open, if the server's
-// own limit allows.
-const openFiles = 65_536
+const (
+	// openFiles is how many files a process in a sandbox may have open, if the
+	// server's own limit allows.
+	openFiles = 65_536
+	// oomScore makes the kernel end sandboxes before the server and the host's own
+	// services when memory runs out.
+	oomScore = "500"
+)
 
-func limitResources() error {
+func limitResources(p plan) error {
+	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(oomScore), 0); err != nil {
+		return fmt.Errorf("offer memory first: %w", err)
+	}
+	if n := uint64(p.Processes); n > 0 {
+		// The kernel counts those of the sandbox's own user namespace.
+		if err := unix.Setrlimit(unix.RLIMIT_NPROC, &unix.Rlimit{Cur: n, Max: n}); err != nil {
+			return fmt.Errorf("limit processes: %w", err)
+		}
+	}
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
 		return fmt.Errorf("limit open files: %w", err)

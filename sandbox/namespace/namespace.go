@@ -54,6 +54,7 @@ func capabilities(unprivileged bool) sandbox.Capabilities {
 		Isolation:    sandbox.IsolationNamespace,
 		Exec:         true,
 		PTY:          true,
+		Limits:       sandbox.LimitSupport{Processes: true},
 		Networks:     []sandbox.Network{sandbox.NetworkNone},
 		Unprivileged: unprivileged,
 	}

@@ -44,6 +44,8 @@ type plan struct {
 	Received bool `json:"received"`
 	// Groups says that more ids than 0 are mapped.
 	Groups bool `json:"groups"`
+	// Processes is how many processes and threads may run; 0 is no limit.
+	Processes int `json:"processes,omitempty"`
 }
 
 // tree is a part of the host's files.
@@ -58,7 +60,7 @@ type tree struct {
 
 // newPlan describes a sandbox to its init.
 func newPlan(c *local.Cell, root local.Skeleton, executable string, spec sandbox.Spec) plan {
-	p := plan{Args: c.KeeperArgs(), Env: c.KeeperEnv()}
+	p := plan{Args: c.KeeperArgs(), Env: c.KeeperEnv(), Processes: spec.Limits.Processes}
 	p.Trees = []tree{
 		{Source: root.Dir, Target: "/"},
 		{Source: executable, Target: sandbox.KeeperPath},

@@ -52,6 +52,7 @@ func Run(t *testing.T, s Suite) {
 		{"Crash", testCrash},
 		{"Removal", testRemoval},
 		{"Walls", testWalls},
+		{"ProcessLimit", testProcessLimit},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

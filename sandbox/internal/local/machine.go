@@ -58,11 +58,14 @@ func Open(name, dir string, caps sandbox.Capabilities, l Launcher) (*Machine, er
 	if !filepath.IsAbs(dir) {
 		return nil, fmt.Errorf("open %s driver: directory %q is not absolute", name, dir)
 	}
-	root := filepath.Join(filepath.Clean(dir), "sandboxes")
-	for _, d := range []string{dir, root} {
-		if err := os.MkdirAll(d, 0o700); err != nil {
-			return nil, fmt.Errorf("open %s driver: %w", name, err)
-		}
+	root := filepath.Join(dir, "sandboxes")
+	if err := os.MkdirAll(root, 0o700); err != nil {
+		return nil, fmt.Errorf("open %s driver: %w", name, err)
+	}
+	// Ids follow from the path, so it must be the same whichever link leads to it.
+	root, err := filepath.EvalSymlinks(root)
+	if err != nil {
+		return nil, fmt.Errorf("open %s driver: %w", name, err)
 	}
 	// Files that a sandbox makes may be set-user-id files of the server's user: no
 	// other user of the host may reach them.
