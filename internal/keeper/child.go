@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -37,6 +38,8 @@ type child struct {
 	tty    *os.File        // master side, or nil
 	in     sink            // or nil
 	pumps  []*pump
+
+	ended atomic.Bool // the main process has been waited for
 }
 
 // startFailure is why a process could not be started.

@@ -66,14 +66,14 @@ func (k *Keeper) Serve(ctx context.Context, t link.Transport) error {
 	stop := context.AfterFunc(c.ctx, func() { _ = t.Close() }) // the read below says why
 	defer stop()
 	err := c.read()
-	k.mu.Lock()
-	delete(k.conns, c)
-	k.mu.Unlock()
 	c.close()
 	c.mu.Lock()
 	c.ended = true
 	c.mu.Unlock()
 	c.wg.Wait()
+	k.mu.Lock()
+	delete(k.conns, c) // not before its calls are over: others wait for them
+	k.mu.Unlock()
 	if errors.Is(err, io.EOF) {
 		return nil
 	}

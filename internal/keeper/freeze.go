@@ -211,7 +211,7 @@ func (k *Keeper) freezable(self int) func() ([]task, error) {
 		seen := make(map[int]task)
 		for _, p := range k.list() {
 			if c, _ := p.body(); c != nil {
-				for _, t := range treeOf(all, c.pid, c.files, self) {
+				for _, t := range c.tree(all, self) {
 					seen[t.pid] = t
 				}
 			}

@@ -25,7 +25,6 @@ type process struct {
 	mu      sync.Mutex
 	child   *child        // nil unless this is a real process that was started
 	program *running      // nil unless this is a program
-	ended   bool          // the main process has been waited for
 	killing *time.Timer   // a terminate under way
 	killAt  time.Time     // when killing fires
 	swept   chan struct{} // closed when the kill is over; nil before a terminate
@@ -60,9 +59,7 @@ func (p *process) fail(e exit) {
 // left behind may hold the pipes for a short drain and no longer.
 func (p *process) supervise(c *child) {
 	ws, ok := <-c.status
-	p.mu.Lock()
-	p.ended = true
-	p.mu.Unlock()
+	c.ended.Store(true)
 	e := exit{failure: "the exit status was taken by somebody else", kind: link.FailureFork}
 	if ok {
 		e = exitOf(ws)
@@ -100,8 +97,6 @@ func (p *process) signal(sig unix.Signal, target string, self int) error {
 		return nil
 	case p.child == nil:
 		return nil
-	case target == link.TargetProcess && p.ended:
-		return nil // its number may belong to somebody else by now
 	}
 	return p.child.send(sig, target, self)
 }
@@ -154,8 +149,9 @@ func (p *process) kill(self int) {
 		return
 	}
 	for range killRounds {
-		n, err := c.sendTree(unix.SIGKILL, self)
-		if err != nil || n == 0 {
+		// What cannot be killed is tried again and then left: nobody is there
+		// who could do more about it.
+		if n, _ := c.sendTree(unix.SIGKILL, self); n == 0 {
 			return
 		}
 		time.Sleep(2 * time.Millisecond)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -40,8 +41,14 @@ func (c *child) send(sig unix.Signal, target string, self int) error {
 	var err error
 	switch target {
 	case link.TargetProcess:
+		if c.ended.Load() {
+			return nil
+		}
 		err = unix.Kill(c.pid, sig)
 	case "", link.TargetGroup:
+		if c.renumbered() {
+			return nil
+		}
 		err = unix.Kill(-c.pid, sig)
 		if fg := c.foreground(); fg > 0 && fg != c.pid {
 			err = errors.Join(ignoreGone(err), unix.Kill(-fg, sig))
@@ -80,6 +87,22 @@ func (c *child) foreground() int {
 	return group
 }
 
+// renumbered reports whether the number of the ended main process belongs to
+// another process by now. While anything of its group or session is left the
+// kernel does not give it away, so then nothing is.
+func (c *child) renumbered() bool {
+	return c.ended.Load() && unix.Access("/proc/"+strconv.Itoa(c.pid), unix.F_OK) == nil
+}
+
+// tree picks from all processes those that the child has started.
+func (c *child) tree(all []task, self int) []task {
+	pid := c.pid
+	if c.renumbered() {
+		pid = -1
+	}
+	return treeOf(all, pid, c.files, self)
+}
+
 // sendTree signals everything that the child has started and reports how many
 // processes that were.
 func (c *child) sendTree(sig unix.Signal, self int) (int, error) {
@@ -87,13 +110,14 @@ func (c *child) sendTree(sig unix.Signal, self int) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("list processes: %w", err)
 	}
-	tree := treeOf(all, c.pid, c.files, self)
+	tree := c.tree(all, self)
+	var failed []error
 	for _, t := range tree {
-		if err := unix.Kill(t.pid, sig); err != nil && !errors.Is(err, unix.ESRCH) {
-			return len(tree), fmt.Errorf("signal process %d: %w", t.pid, err)
+		if err := ignoreGone(unix.Kill(t.pid, sig)); err != nil {
+			failed = append(failed, fmt.Errorf("signal process %d: %w", t.pid, err))
 		}
 	}
-	return len(tree), nil
+	return len(tree), errors.Join(failed...)
 }
 
 // sendAll signals everything in the sandbox but the keeper.
