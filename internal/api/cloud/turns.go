@@ -125,16 +125,21 @@ func (h *handler) listTurns(ctx context.Context, in *pageInput) (*turnsOutput, e
 			return nil, err
 		}
 	}
-	found, err := h.engine.Turns(ctx, ref(ctx, in.SessionID), after, in.Limit+1)
+	at := ref(ctx, in.SessionID)
+	found, err := h.engine.Turns(ctx, at, after, in.Limit)
+	if err != nil {
+		return nil, err
+	}
+	f, err := h.engine.Session(ctx, at) // after the turns: it knows of each of them
 	if err != nil {
 		return nil, err
 	}
 	out := &turnsOutput{Body: TurnsBody{Turns: []Turn{}}}
-	for _, t := range found[:min(len(found), in.Limit)] {
+	for _, t := range found {
 		out.Body.Turns = append(out.Body.Turns, turn(t))
 	}
-	if len(found) > in.Limit {
-		out.Body.NextCursor = strconv.FormatInt(found[in.Limit-1].Number, 10)
+	if n := len(found); n > 0 && found[n-1].Number < f.Session.Turns {
+		out.Body.NextCursor = strconv.FormatInt(found[n-1].Number, 10)
 	}
 	return out, nil
 }

@@ -12,9 +12,6 @@ import (
 	"github.com/sojourn-dev/sojourn/internal/api"
 )
 
-// maxPageBytes bounds the data of one page of events; a page has at least one.
-const maxPageBytes = 8 << 20
-
 type eventsInput struct {
 	SessionPath
 	Limit       int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"Of a page; a stream does not look at it."`
@@ -69,14 +66,12 @@ func (h *handler) listEvents(ctx context.Context, in *eventsInput) (*huma.Stream
 	}}, nil
 }
 
-// page projects events that were read from a log that ends at head.
+// page projects events that were read from a log that ends at head. They may be
+// fewer than were asked for also when there are more: large ones are read in
+// smaller pages.
 func page(found []sojourn.Event, head int64) EventsBody {
 	body := EventsBody{Events: []Event{}}
-	size := 0
 	for _, e := range found {
-		if size += len(e.Data); size > maxPageBytes && len(body.Events) > 0 {
-			break
-		}
 		body.Events = append(body.Events, event(e))
 	}
 	if n := len(body.Events); n > 0 && body.Events[n-1].Sequence < head {
