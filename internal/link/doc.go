@@ -31,7 +31,8 @@
 // they are and ignores what stands under "sojourn". It differs from a keeper:
 //
 //   - It answers the calls of a connection one after another, so that a long
-//     poll holds up the rest, unless started with --concurrent-requests.
+//     poll holds up the rest, unless started with --concurrent-requests; so
+//     Read waits for two seconds at most there.
 //   - Paths are file URIs and nothing else, and there is no default directory;
 //     Start fills in the one that environment/info names.
 //   - What its state does not allow is "invalid request" (-32600), whatever the

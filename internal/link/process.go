@@ -15,6 +15,10 @@ import (
 // MaxWait bounds one long poll.
 const MaxWait = 30 * time.Second
 
+// stockMaxWait bounds one long poll of a stock exec-server, which may hold up
+// every other call of the connection for that long.
+const stockMaxWait = 2 * time.Second
+
 // MaxWriteBytes bounds one write to a process.
 const MaxWriteBytes = 16 << 20
 
@@ -49,7 +53,8 @@ type ReadParams struct {
 	// MaxBytes bounds the output returned, at least one chunk though; 0 means
 	// the server's default.
 	MaxBytes int
-	// Wait is how long to wait for something new, at most MaxWait.
+	// Wait is how long to wait for something new, at most MaxWait. A read may
+	// come back empty before that.
 	Wait time.Duration
 }
 
@@ -169,7 +174,11 @@ func (p *StartParams) validate() error {
 
 // Read returns output after a sequence number, waiting for some if asked to.
 func (c *Client) Read(ctx context.Context, p ReadParams) (ReadResult, error) {
-	wait := min(max(p.Wait, 0), MaxWait).Milliseconds()
+	longest := MaxWait
+	if c.foreign {
+		longest = stockMaxWait
+	}
+	wait := min(max(p.Wait, 0), longest).Milliseconds()
 	w := ProcessReadParams{ProcessID: p.ProcessID, WaitMs: &wait}
 	if p.AfterSeq > 0 {
 		w.AfterSeq = &p.AfterSeq
