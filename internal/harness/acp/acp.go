@@ -2,6 +2,7 @@ package acp
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -78,9 +79,12 @@ func (h Harness) filled() Harness {
 
 // Drive is [harness.Harness].
 func (h *Harness) Drive(ctx context.Context, job harness.Job, port harness.Port) (harness.Outcome, error) {
-	old, err := decodeState(job.State)
+	old, err := h.recall(job)
 	if err != nil {
-		return harness.Outcome{}, fmt.Errorf("drive run %s: %w", job.Run, err)
+		// Nobody knows how far the agent has come, and it never gets better.
+		out := crashed(string(sojourn.CodeInternal), "The stored state of the run cannot be read: %v.", err)
+		out.Killed = true
+		return *out, nil
 	}
 	if old != nil && old.Run == string(job.Run) && old.Stage == stageEnded {
 		return *old.Outcome, nil
@@ -94,6 +98,27 @@ func (h *Harness) Drive(ctx context.Context, job harness.Job, port harness.Port)
 		return harness.Outcome{}, fmt.Errorf("drive run %s: %w", job.Run, err)
 	}
 	return *d.st.Outcome, nil
+}
+
+// recall reads what an earlier drive has left for this one. A state of another
+// epoch is of another sandbox, and one of another run that cannot be read only
+// means that the agent is started anew.
+func (h *Harness) recall(job harness.Job) (*state, error) {
+	s, err := decodeState(job.State)
+	if err != nil {
+		var whose struct {
+			Run   string `json:"run"`
+			Epoch int64  `json:"epoch"`
+		}
+		if json.Unmarshal(job.State, &whose) == nil && whose.Run != "" && (whose.Run != string(job.Run) || whose.Epoch != job.Epoch) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	if s != nil && s.Epoch != job.Epoch {
+		return nil, nil
+	}
+	return s, nil
 }
 
 // run brings the run to an outcome.

@@ -68,6 +68,7 @@ func wantTexts(t *testing.T, b *harnesstest.Bench, run sojourn.RunID, want ...st
 }
 
 func TestTurnCompletes(t *testing.T) {
+	t.Parallel()
 	b := inProcess(t)
 	out := b.Completed(t, "r1", "@say hello\n@think hm\n@usage 5 100")
 	if out.StopReason != "end_turn" || out.Agent != "script-agent 1" {

@@ -11,6 +11,7 @@ import (
 )
 
 func TestHugeUpdateArrivesWhole(t *testing.T) {
+	t.Parallel()
 	b := inProcess(t)
 	const size = 20 << 20
 	b.Completed(t, "r1", "@say one\n@big 20971520\n@say two")
@@ -21,6 +22,7 @@ func TestHugeUpdateArrivesWhole(t *testing.T) {
 }
 
 func TestHugeUpdateSurvivesACrashInItsMiddle(t *testing.T) {
+	t.Parallel()
 	b := inProcess(t)
 	b.Completed(t, "r0", "@say warm")
 	// The third commit is the first with the line's other part still unread.
@@ -41,6 +43,7 @@ func TestHugeUpdateSurvivesACrashInItsMiddle(t *testing.T) {
 }
 
 func TestLineWithoutEndEndsTheRun(t *testing.T) {
+	t.Parallel()
 	b := inProcess(t)
 	b.Harness = &acp.Harness{MaxLineBytes: 1 << 20, KillAfter: 100 * time.Millisecond}
 	out := b.Turn(t, "r1", "@say one\n@big 30000000")
@@ -52,6 +55,7 @@ func TestLineWithoutEndEndsTheRun(t *testing.T) {
 }
 
 func TestUnfinishedLineDoesNotStopTheAgent(t *testing.T) {
+	t.Parallel()
 	// Standard error goes on for longer than the spool holds while a line of
 	// standard output has no end.
 	b := realProcess(t, "printf 'Loading'")
@@ -62,6 +66,7 @@ func TestUnfinishedLineDoesNotStopTheAgent(t *testing.T) {
 }
 
 func TestHugePromptReachesTheAgent(t *testing.T) {
+	t.Parallel()
 	b := realProcess(t, "")
 	prompt := "@say one\n" + strings.Repeat("# padding that no instruction reads\n", 200_000) + "@say two"
 	b.Completed(t, "r1", prompt)
@@ -69,6 +74,7 @@ func TestHugePromptReachesTheAgent(t *testing.T) {
 }
 
 func TestManyRequestsAreAllAnswered(t *testing.T) {
+	t.Parallel()
 	b := inProcess(t)
 	b.Completed(t, "r1", strings.Repeat("@request some/thing\n", 600))
 	got := b.Ledger.Texts("r1")

@@ -32,6 +32,7 @@ func said(text string) func(harnesstest.RunRecord) bool {
 }
 
 func TestNoiseOnTheProtocolChannelIsLogged(t *testing.T) {
+	t.Parallel()
 	b := inProcess(t, `BANNER=\n\e[32mWelcome back\e[0m\n{"level":"info","msg":"migrated"}\n`)
 	b.Completed(t, "r1", "@say one\n@noise {\"id\":\"r1/prompt\",\"level\":\"info\"}\n@noise  \n@raw [1,2]\n@say two")
 	wantTexts(t, b, "r1", "one", "two")
@@ -42,6 +43,7 @@ func TestNoiseOnTheProtocolChannelIsLogged(t *testing.T) {
 }
 
 func TestLogLineThatLooksLikeAResponseIsNone(t *testing.T) {
+	t.Parallel()
 	for _, line := range []string{
 		`{"id":"r1/prompt","result":{"stopReason":"refusal"}}`,                                    // no version
 		`{"jsonrpc":"2.0","id":"r1/prompt","msg":"sent"}`,                                         // neither half
@@ -67,6 +69,7 @@ func TestLogLineThatLooksLikeAResponseIsNone(t *testing.T) {
 }
 
 func TestMegabyteOfNoiseDoesNotHurt(t *testing.T) {
+	t.Parallel()
 	b := inProcess(t)
 	b.Completed(t, "r1", "@say one\n@noise-bytes 1048576\n@say two")
 	wantTexts(t, b, "r1", "one", "two")
@@ -77,6 +80,7 @@ func TestMegabyteOfNoiseDoesNotHurt(t *testing.T) {
 }
 
 func TestFloodOfNoiseEndsTheRun(t *testing.T) {
+	t.Parallel()
 	b := inProcess(t)
 	b.Harness = &acp.Harness{KillAfter: 100 * time.Millisecond, MaxNoiseBytes: 1 << 20}
 	out := b.Turn(t, "r1", "@say one\n@noise-bytes 1000000000")
@@ -88,6 +92,7 @@ func TestFloodOfNoiseEndsTheRun(t *testing.T) {
 }
 
 func TestShellGreetingIsHarmless(t *testing.T) {
+	t.Parallel()
 	b := realProcess(t, "echo 'Welcome back, agent'; printf 'no line end; '; cd / && cd - >/dev/null; set -e")
 	b.Completed(t, "r1", "@run pwd")
 	if got := b.Ledger.Logs("r1"); len(got) == 0 || got[0] != "Welcome back, agent" {
@@ -99,6 +104,7 @@ func TestShellGreetingIsHarmless(t *testing.T) {
 }
 
 func TestConversationIsKeptOnlyOnceConfirmed(t *testing.T) {
+	t.Parallel()
 	for _, where := range []string{"initialize", "new", "after-new", "prompt"} {
 		b := inProcess(t, "CRASH="+where)
 		wantCode(t, b.Turn(t, "r1", "@say never"), sojourn.RunCrashed, acp.CodeAgentExited)
@@ -112,6 +118,7 @@ func TestConversationIsKeptOnlyOnceConfirmed(t *testing.T) {
 }
 
 func TestConversationThatCannotBeLoadedIsNeverFresh(t *testing.T) {
+	t.Parallel()
 	for name, env := range map[string][]string{
 		"not found":       {"LOAD=notfound"},
 		"error":           {"LOAD=error"},
@@ -137,6 +144,7 @@ func TestConversationThatCannotBeLoadedIsNeverFresh(t *testing.T) {
 }
 
 func TestCrashInLoadIsNotALostConversation(t *testing.T) {
+	t.Parallel()
 	b := inProcess(t)
 	b.Completed(t, "r1", "@remember colour blue")
 	b.Ledger.NewSandbox()
@@ -152,6 +160,7 @@ func TestCrashInLoadIsNotALostConversation(t *testing.T) {
 }
 
 func TestReplayIsNotPublished(t *testing.T) {
+	t.Parallel()
 	for _, env := range [][]string{{"NO_RESUME=1"}, {"NO_RESUME=1", "REPLAY=40"}, {"NO_RESUME=1", "REPLAY=late:40"}, {"REPLAY=40"}} {
 		t.Run(strings.Join(env, ","), func(t *testing.T) {
 			b := inProcess(t)
@@ -168,6 +177,7 @@ func TestReplayIsNotPublished(t *testing.T) {
 }
 
 func TestSilentLoadIsFineWhereAgentsDoNotReplay(t *testing.T) {
+	t.Parallel()
 	b := inProcess(t, "NO_RESUME=1", "REPLAY=0")
 	b.Runtime.Replays = false
 	b.Completed(t, "r1", "@remember colour blue")
@@ -178,6 +188,7 @@ func TestSilentLoadIsFineWhereAgentsDoNotReplay(t *testing.T) {
 }
 
 func TestToolCallIDsMayRepeat(t *testing.T) {
+	t.Parallel()
 	b := inProcess(t)
 	long := strings.Repeat("x", 500)
 	prompt := "@call call_1 first\n@call call_1 second\n@call " + long + " third"
@@ -202,6 +213,7 @@ func TestToolCallIDsMayRepeat(t *testing.T) {
 }
 
 func TestCancelFreesAPendingPermission(t *testing.T) {
+	t.Parallel()
 	b := inProcess(t)
 	wait := b.Background(t, "r1", "@permission on\n@write f.txt x\n@say after")
 	b.Await(t, "r1", func(r harnesstest.RunRecord) bool { return len(r.Questions) == 1 })
@@ -220,6 +232,7 @@ func TestCancelFreesAPendingPermission(t *testing.T) {
 }
 
 func TestExpiredQuestionIsAnsweredAsCancelled(t *testing.T) {
+	t.Parallel()
 	b := inProcess(t)
 	wait := b.Background(t, "r1", "@ask May I?")
 	b.Await(t, "r1", func(r harnesstest.RunRecord) bool { return len(r.Questions) == 1 })
@@ -230,6 +243,7 @@ func TestExpiredQuestionIsAnsweredAsCancelled(t *testing.T) {
 }
 
 func TestWithdrawnQuestionIsWithdrawn(t *testing.T) {
+	t.Parallel()
 	b := inProcess(t)
 	b.Completed(t, "r1", "@withdraw May I?\n@say done")
 	r := b.Ledger.Run("r1")
@@ -240,6 +254,7 @@ func TestWithdrawnQuestionIsWithdrawn(t *testing.T) {
 }
 
 func TestStopReasonsAreKeptAsTheyAre(t *testing.T) {
+	t.Parallel()
 	for prompt, want := range map[string]string{
 		"@stop end_turn":          "end_turn",
 		"@stop max_tokens":        "max_tokens",
@@ -261,6 +276,7 @@ func TestStopReasonsAreKeptAsTheyAre(t *testing.T) {
 }
 
 func TestErrorAfterTextKeepsTheText(t *testing.T) {
+	t.Parallel()
 	b := inProcess(t)
 	out := b.Turn(t, "r1", "@say text\n@error model overloaded")
 	wantCode(t, out, sojourn.RunFailed, acp.CodeAgentError)
@@ -272,12 +288,14 @@ func TestErrorAfterTextKeepsTheText(t *testing.T) {
 }
 
 func TestUpdatesAfterTheAnswerAreKept(t *testing.T) {
+	t.Parallel()
 	b := inProcess(t)
 	b.Completed(t, "r1", "@say one\n@late two")
 	wantTexts(t, b, "r1", "one", "two")
 }
 
 func TestOneEndingForACancelAtAnyMoment(t *testing.T) {
+	t.Parallel()
 	b := inProcess(t)
 	n := 40
 	if testing.Short() {
@@ -303,6 +321,7 @@ func TestOneEndingForACancelAtAnyMoment(t *testing.T) {
 }
 
 func TestAgentThatIgnoresCancelAndTermIsKilled(t *testing.T) {
+	t.Parallel()
 	b := realProcess(t, "")
 	b.Grace = 100 * time.Millisecond
 	wait := b.Background(t, "r1", "@ignore-cancel\n@say deaf\n@run sleep 60")
@@ -320,6 +339,7 @@ func TestAgentThatIgnoresCancelAndTermIsKilled(t *testing.T) {
 }
 
 func TestDeathInMidTurnIsACrashThatSaysWhy(t *testing.T) {
+	t.Parallel()
 	for death, want := range map[string]string{
 		"@exit 1":      "exit status 1",
 		"@exit 0":      "exit status 0",
@@ -341,12 +361,14 @@ func TestDeathInMidTurnIsACrashThatSaysWhy(t *testing.T) {
 }
 
 func TestChildThatHoldsTheOutputOpenDoesNotHideADeath(t *testing.T) {
+	t.Parallel()
 	b := realProcess(t, "")
 	wait := b.Background(t, "r1", "@fork sleep 300\n@say forked\n@exit 7")
 	wantCode(t, wait(), sojourn.RunCrashed, acp.CodeAgentExited)
 }
 
 func TestAnswerAndExitAtOnceIsACompletedTurn(t *testing.T) {
+	t.Parallel()
 	b := realProcess(t, "")
 	b.Completed(t, "r0", "@say warm")
 	b.Completed(t, "r1", "@raw {\"jsonrpc\":\"2.0\",\"id\":\"r1/prompt\",\"result\":{\"stopReason\":\"end_turn\"}}\n@exit 0")
@@ -372,6 +394,7 @@ func awaitExit(t *testing.T, b *harnesstest.Bench, process string) {
 }
 
 func TestMissingProgramIsAnUnavailableRuntime(t *testing.T) {
+	t.Parallel()
 	for _, command := range [][]string{{"no-such-agent"}, {"/bin/sh", "-c", "no-such-agent"}, {"/bin/sh", "-c", "/etc/passwd"}, {""}} {
 		b := realProcess(t, "")
 		b.Runtime.Command, b.Runtime.Label = command, "Codex"
@@ -384,6 +407,7 @@ func TestMissingProgramIsAnUnavailableRuntime(t *testing.T) {
 }
 
 func TestSilentAgentEndsTheRun(t *testing.T) {
+	t.Parallel()
 	for _, method := range []string{"initialize", "session/new"} {
 		b := inProcess(t, "HANG="+method)
 		b.Harness = &acp.Harness{StartWithin: 50 * time.Millisecond, KillAfter: 50 * time.Millisecond}
@@ -392,11 +416,13 @@ func TestSilentAgentEndsTheRun(t *testing.T) {
 }
 
 func TestOtherProtocolVersionIsRefused(t *testing.T) {
+	t.Parallel()
 	b := inProcess(t, "PROTOCOL=2")
 	wantCode(t, b.Turn(t, "r1", "@say never"), sojourn.RunFailed, acp.CodeAgentProtocol)
 }
 
 func TestInputThatTheAgentDoesNotTakeIsRefused(t *testing.T) {
+	t.Parallel()
 	b := inProcess(t)
 	out, err := b.DriveParts(t, "r1", []sojourn.Part{{Type: "hologram"}})
 	if err != nil {
@@ -417,6 +443,7 @@ func TestInputThatTheAgentDoesNotTakeIsRefused(t *testing.T) {
 }
 
 func TestNoEnvironmentValueIsPublishedByUs(t *testing.T) {
+	t.Parallel()
 	b := inProcess(t, "CRASH=prompt")
 	b.Runtime.Env["MODEL_KEY"] = "sk-very-secret"
 	out := b.Turn(t, "r1", "@say hello")
@@ -424,4 +451,53 @@ func TestNoEnvironmentValueIsPublishedByUs(t *testing.T) {
 	if strings.Contains(text, "sk-very-secret") {
 		t.Errorf("a value of the environment is in %s", text)
 	}
+}
+
+func TestStateOfAnotherSandboxMeansNothing(t *testing.T) {
+	t.Parallel()
+	// The same run, started again in another sandbox after its conversation
+	// was not to be had in the first.
+	b := inProcess(t)
+	b.Completed(t, "r1", "@remember colour blue")
+	b.Runtime = scriptRow("LOAD=notfound")
+	b.Ledger.NewSandbox()
+	b.Epoch = 2
+	wantCode(t, b.Turn(t, "r2", "@recall colour"), sojourn.RunFailed, acp.CodeNotRestorable)
+	b.Runtime, b.Epoch = scriptRow(), 3 // its state of epoch 2 is still there
+	b.Completed(t, "r2", "@recall colour")
+	wantTexts(t, b, "r2", "blue")
+}
+
+func TestUnreadableStateEndsTheRun(t *testing.T) {
+	t.Parallel()
+	b := inProcess(t)
+	job := harness.Job{Run: "r1", Epoch: 1, Runtime: b.Runtime, State: []byte(`{"v":99,"run":"r1","epoch":1}`)}
+	out, err := b.Harness.Drive(t.Context(), job, &harnesstest.Port{Ledger: b.Ledger, Run: "r1", Peer: b.Sandbox.Peer(t)})
+	if err != nil || out.State != sojourn.RunCrashed || !out.Killed {
+		t.Errorf("outcome %s (%v), want crashed", harnesstest.Describe(out), err)
+	}
+}
+
+func TestRuntimeWithoutACommandIsUnavailable(t *testing.T) {
+	t.Parallel()
+	b := inProcess(t)
+	b.Runtime, _ = harness.RuntimeByID("custom")
+	wantCode(t, b.Turn(t, "r1", "@say never"), sojourn.RunFailed, acp.CodeUnavailable)
+}
+
+func TestSettingsAreWrittenAndApplied(t *testing.T) {
+	t.Parallel()
+	b := inProcess(t)
+	b.Runtime.Files = map[string]string{".config/agent/settings.json": `{"a":1}`}
+	b.Completed(t, "r1", "@cat /home/agent/.config/agent/settings.json")
+	wantTexts(t, b, "r1", `{"a":1}`)
+
+	b = inProcess(t)
+	b.Runtime.Files = map[string]string{"../outside": "x"}
+	wantCode(t, b.Turn(t, "r1", "@say never"), sojourn.RunFailed, acp.CodeUnavailable)
+
+	b = inProcess(t)
+	b.Runtime.Settings = []harness.Setting{{Method: "session/set_mode", Value: "yolo"}}
+	out := b.Turn(t, "r1", "@say never") // the script agent has no modes
+	wantCode(t, out, sojourn.RunFailed, acp.CodeAgentError)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/internal/harness"
+	"github.com/sojourn-dev/sojourn/internal/link"
 )
 
 // drive is one call of Drive. Its fields belong to the goroutine that called.
@@ -30,6 +31,7 @@ type drive struct {
 	stop     context.CancelFunc           // ends the helpers; nil while none run
 	helpers  sync.WaitGroup
 	asking   sync.WaitGroup
+	pending  []link.Chunk // read and not yet looked at
 	caughtUp bool
 	exit     *exit
 
@@ -49,6 +51,7 @@ type drive struct {
 	batchLen int           // bytes of events in it
 	asked    []open        // questions in it
 	consumed int           // bytes of output since the last commit
+	writes   int           // messages written since the last commit
 	acked    int64         // the last chunk that the keeper was allowed to forget
 
 	alarm    *time.Timer // when what is waited for has to be looked at again
@@ -100,7 +103,7 @@ func (d *drive) attach(ctx context.Context) {
 	d.box, d.reads = newOutbox(d.link, d.st.Process), make(chan reading)
 	d.lines.resume(d.st.Cursor)
 	d.errLine = append([]byte(nil), d.st.Cursor.ErrPartial...)
-	d.caughtUp, d.exit, d.acked = false, nil, 0
+	d.pending, d.caughtUp, d.exit, d.acked = nil, false, nil, 0
 	box, reads, from := d.box, d.reads, d.st.Cursor
 	d.helpers.Go(func() { box.run(ctx) })
 	d.helpers.Go(func() { read(ctx, d.link, box.process, from, reads) })

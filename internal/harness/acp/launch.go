@@ -46,11 +46,15 @@ func (d *drive) launch(ctx context.Context, old *state) error {
 		}
 	}
 	d.st = &state{
-		Version: stateVersion, Run: string(d.job.Run), Stage: stagePrompt,
+		Version: stateVersion, Run: string(d.job.Run), Epoch: d.job.Epoch, Stage: stagePrompt,
 		Generation: old.Generation + 1, Process: processName(d.job.Epoch, old.Generation+1),
 	}
-	if err := d.writeFiles(ctx); err != nil {
-		return err
+	if len(d.job.Runtime.Command) == 0 {
+		d.end = failed(CodeUnavailable, "The runtime %s has no command.", d.name())
+		return nil
+	}
+	if err := d.writeFiles(ctx); err != nil || d.end != nil {
+		return d.refused(err)
 	}
 	err := d.start(ctx)
 	if errors.Is(err, link.ErrProcessExists) {
@@ -60,15 +64,21 @@ func (d *drive) launch(ctx context.Context, old *state) error {
 		}
 		err = d.start(ctx)
 	}
-	var refused *link.Error
-	if errors.As(err, &refused) && !errors.Is(err, link.ErrStaleEpoch) {
-		d.end = failed(CodeUnavailable, "The runtime %s could not be started: %s.", d.name(), refused.Message)
-		return nil
-	}
 	if err != nil {
-		return fmt.Errorf("start the agent: %w", err)
+		return d.refused(fmt.Errorf("start the agent: %w", err))
 	}
 	d.attach(ctx)
+	return nil
+}
+
+// refused turns a refusal by the keeper into an outcome: it would refuse again.
+// Other errors are the link's and pass.
+func (d *drive) refused(err error) error {
+	var no *link.Error
+	if !errors.As(err, &no) || errors.Is(err, link.ErrStaleEpoch) || errors.Is(err, link.ErrUnknownSession) {
+		return err
+	}
+	d.end = failed(CodeUnavailable, "The runtime %s could not be started: %s.", d.name(), no.Message)
 	return nil
 }
 

@@ -197,6 +197,22 @@ type (
 	}
 )
 
+// history reports whether an update is of a kind that conversations are made of,
+// rather than news of the agent itself.
+func (p updateParams) history() bool {
+	var u struct {
+		Kind string `json:"sessionUpdate"`
+	}
+	if json.Unmarshal(p.Update, &u) != nil {
+		return false
+	}
+	switch u.Kind {
+	case "user_message_chunk", "agent_message_chunk", "agent_thought_chunk", "tool_call", "tool_call_update", "plan":
+		return true
+	}
+	return false
+}
+
 // errNoID refuses a conversation that was opened without a name, or with one
 // that cannot be kept.
 var errNoID = errors.New("no usable sessionId")

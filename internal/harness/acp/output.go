@@ -87,7 +87,7 @@ func (d *drive) notified(m message, line []byte) {
 // a loaded conversation, or late news of an earlier turn.
 func (d *drive) update(p updateParams) {
 	if !d.live {
-		d.replayed = true
+		d.replayed = d.replayed || p.history()
 		return
 	}
 	data := make([]byte, 0, len(p.Update)+64)

@@ -21,21 +21,31 @@ func replyID(process string, n int64) string { return process + "/reply/" + strc
 // only place that waits.
 func (d *drive) pump(ctx context.Context, done func() bool) error {
 	for !done() && d.end == nil {
-		reads, cancelled, deadline := d.reads, d.port.Cancelled(), d.deadline.C
-		if len(d.st.Out) >= maxOutgoing {
-			reads = nil // an agent that does not read is not read either
+		// An agent that does not read is not read either.
+		stalled := len(d.st.Out) >= maxOutgoing
+		if len(d.pending) > 0 && !stalled {
+			c := d.pending[0]
+			d.pending = d.pending[1:]
+			if err := d.chunk(ctx, c); err != nil {
+				return err
+			}
+			continue
 		}
-		if d.live && !d.caughtUp || d.st.Ending != "" {
-			cancelled, deadline = nil, nil // the turn may be over, or is being ended
+		reads, cancelled, deadline := d.reads, d.port.Cancelled(), d.deadline.C
+		if stalled {
+			reads = nil
+		}
+		if d.live && !d.caughtUp || d.st.Ending != "" || d.st.Reply != nil {
+			cancelled, deadline = nil, nil // the turn may be over, is over, or is being ended
 		}
 		var err error
 		select {
 		case <-ctx.Done():
 			err = context.Cause(ctx)
 		case r := <-reads:
-			err = d.take(ctx, r)
+			err = d.take(r)
 		case w := <-d.box.done:
-			err = d.wrote(w)
+			err = d.wrote(ctx, w)
 		case a := <-d.answers:
 			err = d.answer(a)
 		case <-cancelled:
@@ -58,26 +68,16 @@ func (d *drive) pump(ctx context.Context, done func() bool) error {
 }
 
 // take handles one step of the reader.
-func (d *drive) take(ctx context.Context, r reading) error {
+func (d *drive) take(r reading) error {
 	if r.err != nil {
 		return fmt.Errorf("read the agent's output: %w", r.err)
 	}
-	for _, c := range r.chunks {
-		if err := d.chunk(ctx, c); err != nil {
-			return err
-		}
-		if d.end != nil {
-			return nil
-		}
-	}
+	d.pending = r.chunks
 	if r.caughtUp {
 		d.caughtUp = true
 	}
 	if r.exit != nil {
-		return d.exited(ctx, r.exit)
-	}
-	if d.full() {
-		return d.commit(ctx)
+		return d.exited(r.exit)
 	}
 	return nil
 }
@@ -92,8 +92,7 @@ func (d *drive) chunk(ctx context.Context, c link.Chunk) error {
 			d.lines.at.ErrSeq, d.lines.at.ErrPartial = c.Seq, slices.Clone(d.errLine)
 		}
 		d.lines.skip(c)
-		d.checkLine()
-		return nil
+		return d.chunkDone(ctx)
 	}
 	err := d.lines.stdout(c, func(line []byte) error {
 		if err := d.line(line); err != nil {
@@ -110,20 +109,24 @@ func (d *drive) chunk(ctx context.Context, c link.Chunk) error {
 	if err != nil && !errors.Is(err, errStopLines) {
 		return err
 	}
-	d.checkLine()
-	return nil
+	return d.chunkDone(ctx)
 }
 
-// checkLine ends the run when a line has become longer than the keeper holds.
-func (d *drive) checkLine() {
-	if d.lines.held > d.h.MaxLineBytes {
+// chunkDone commits what has come together, and ends the run when a line has
+// become longer than the keeper holds.
+func (d *drive) chunkDone(ctx context.Context) error {
+	if d.end == nil && d.lines.held > d.h.MaxLineBytes {
 		d.end = failed(CodeAgentProtocol, "The agent %s wrote a line of more than %d bytes.", d.name(), d.h.MaxLineBytes)
 		d.end.Killed = true
 	}
+	if d.end == nil && d.full() {
+		return d.commit(ctx)
+	}
+	return nil
 }
 
 // wrote handles the end of a write.
-func (d *drive) wrote(w written) error {
+func (d *drive) wrote(ctx context.Context, w written) error {
 	if w.err != nil {
 		return fmt.Errorf("write to the agent: %w", w.err)
 	}
@@ -139,6 +142,11 @@ func (d *drive) wrote(w written) error {
 		d.st.Sent = true
 	}
 	d.st.Out = slices.DeleteFunc(d.st.Out, func(m outgoing) bool { return m.WriteID == w.id })
+	// The keeper remembers a thousand write ids. The last commit must never be
+	// so far behind that it has forgotten one which would be repeated.
+	if d.writes++; d.durable && d.writes >= maxOutgoing {
+		return d.commit(ctx)
+	}
 	return nil
 }
 
@@ -167,7 +175,7 @@ func (d *drive) commit(ctx context.Context) error {
 		}
 		d.asked = nil
 	}
-	d.consumed = 0
+	d.consumed, d.writes = 0, 0
 	return d.ack(ctx)
 }
 

@@ -24,6 +24,7 @@ const (
 type state struct {
 	Version int    `json:"v"`
 	Run     string `json:"run"`
+	Epoch   int64  `json:"epoch"`
 	Stage   stage  `json:"stage"`
 
 	// The agent: its process, and what it said of itself.

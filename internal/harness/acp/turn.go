@@ -141,7 +141,7 @@ func (d *drive) kill(ctx context.Context) error {
 }
 
 // exited handles the end of the agent's process.
-func (d *drive) exited(_ context.Context, e *exit) error {
+func (d *drive) exited(e *exit) error {
 	d.exit = e
 	if err := d.line(d.lines.rest()); err != nil {
 		return err

@@ -24,7 +24,7 @@ type Target struct {
 	Bench func(t *testing.T) *Bench
 }
 
-// Run checks what every harness has to do.
+// Run checks what every harness has to do. The checks run in parallel.
 func Run(t *testing.T, target Target) {
 	for name, check := range map[string]func(*testing.T, Target){
 		"EventsAreInOrder":               eventsAreInOrder,
@@ -45,7 +45,10 @@ func Run(t *testing.T, target Target) {
 		"DeadAgentCrashesTheRun":         deadAgent,
 		"LeavingLeavesTheAgentRunning":   leaving,
 	} {
-		t.Run(name, func(t *testing.T) { check(t, target) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			check(t, target)
+		})
 	}
 }
 
