@@ -137,8 +137,8 @@ func dsn(path string, readOnly bool) string {
 	return (&url.URL{Scheme: "file", OmitHost: true, Path: path, RawQuery: q.Encode()}).String()
 }
 
-// walPages is when the write-ahead log is copied back: 16 MiB of pages.
-const walPages = 4096
+// walPages is when the write-ahead log is copied back: 4 MiB of pages.
+const walPages = 1024
 
 // Signals wakes the work engine of this process.
 func (db *DB) Signals() *store.Signals { return db.signals }
