@@ -383,8 +383,12 @@ func TestErrorsOfOtherServersAreErrorsToo(t *testing.T) {
 
 func TestNewRefusesWhatIsNoAddress(t *testing.T) {
 	for _, c := range []client.Config{
-		{URL: "", Key: "k"}, {URL: "localhost:7600", Key: "k"}, {URL: "ftp://h", Key: "k"}, {URL: "http://", Key: "k"},
-		{URL: "http://h?q=1", Key: "k"}, {URL: "http://h", Key: "line\nend"},
+		{URL: "", Key: "k"},
+		{URL: "localhost:7600", Key: "k"},
+		{URL: "ftp://h", Key: "k"},
+		{URL: "http://", Key: "k"},
+		{URL: "http://h?q=1", Key: "k"},
+		{URL: "http://h", Key: "line\nend"},
 	} {
 		if _, err := client.New(c); err == nil || strings.Contains(err.Error(), "line") {
 			t.Errorf("New(%+v): %v, want a refusal without the key", c, err)

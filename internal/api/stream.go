@@ -54,7 +54,9 @@ func Stream[F Frame](w http.ResponseWriter, r *http.Request, cursor Cursor[F], n
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-cache, no-transform")
 	h.Set("X-Accel-Buffering", "no")
-	h.Set("Connection", "close") // a write deadline outlives the request
+	if r.ProtoMajor == 1 {
+		h.Set("Connection", "close") // a write deadline outlives the request
+	}
 	w.WriteHeader(http.StatusOK)
 	if r.Method == http.MethodHead {
 		return

@@ -108,7 +108,8 @@ func streamer(l *tape) func(*Service) {
 		Register(s, Operation{ID: "stream", Method: "GET", Path: "/stream", Scope: "read"},
 			func(ctx context.Context, _ *struct {
 				After string `query:"after"`
-			}) (*huma.StreamResponse, error) {
+			},
+			) (*huma.StreamResponse, error) {
 				after, err := After(HTTP(ctx))
 				if err != nil {
 					return nil, err
@@ -254,6 +255,7 @@ func TestBrokenLogDoesNotLookLikeTheEnd(t *testing.T) {
 	if rest, err := io.ReadAll(r); err == nil {
 		t.Errorf("the stream ended well, with %q", rest)
 	}
+	server.Close() // waits until all is logged
 	if !strings.Contains(log.String(), "closed pipe") {
 		t.Errorf("the log does not say why:\n%s", log)
 	}

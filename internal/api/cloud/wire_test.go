@@ -290,3 +290,11 @@ func TestEnvironmentIsAsDocumented(t *testing.T) {
 		t.Errorf("the provider shows: %s", asJSON(t, got))
 	}
 }
+
+func TestEventCatalogueIsWhatWasPublished(t *testing.T) {
+	var b strings.Builder
+	for _, kind := range sojourn.EventTypes {
+		fmt.Fprintln(&b, event(sojourn.Event{Type: kind}).Type)
+	}
+	golden(t, "testdata/events.golden", []byte(b.String()))
+}
