@@ -14,6 +14,7 @@ import (
 	"gocloud.dev/blob/fileblob"
 
 	"github.com/sojourn-dev/sojourn"
+	"github.com/sojourn-dev/sojourn/internal/checkpoint"
 	"github.com/sojourn-dev/sojourn/internal/harness"
 	"github.com/sojourn-dev/sojourn/internal/harness/acp"
 	"github.com/sojourn-dev/sojourn/internal/server"
@@ -98,11 +99,15 @@ func serve(ctx context.Context, io stdio, args []string) error {
 		return err
 	}
 	defer bucket.Close()
+	cache, err := checkpoint.OpenCache(filepath.Join(f.data, "cache"), 0)
+	if err != nil {
+		return err
+	}
 	script, _ := harness.RuntimeByID("script")
 	chosenKey := os.Getenv("SOJOURN_ADMIN_KEY")
 	os.Unsetenv("SOJOURN_ADMIN_KEY") // what this process starts must not inherit it
 	s, err := server.Open(ctx, server.Config{
-		Bucket: bucket, Harness: &acp.Harness{Version: buildVersion()}, Runtimes: []harness.Runtime{script}, Log: log, Version: buildVersion(),
+		Bucket: bucket, Cache: cache, Harness: &acp.Harness{Version: buildVersion()}, Runtimes: []harness.Runtime{script}, Log: log, Version: buildVersion(),
 		Terms: sojourn.Terms{Ceiling: f.ceiling, Hold: f.hold}, TurnDeadline: f.turnDeadline, AdminKey: chosenKey,
 		OpenStore: func(ctx context.Context, onEvents func(sojourn.SessionID, []sojourn.Event)) (store.Store, error) {
 			return sqlite.Open(ctx, sqlite.Config{Dir: f.data, OnEvents: onEvents, Log: log})

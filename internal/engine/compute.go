@@ -22,7 +22,6 @@ type compute struct {
 	epoch   int64
 	box     sandbox.Sandbox
 	peer    *link.Peer
-	cache   *checkpoint.Cache
 }
 
 // flight is the making of a compute. done is closed when c or err is set.
@@ -224,7 +223,7 @@ func (e *Engine) provide(ctx context.Context, facts sojourn.Facts, lease sojourn
 	if err != nil {
 		return nil, fmt.Errorf("create a sandbox: %w", err)
 	}
-	c := &compute{session: id, epoch: lease.Epoch, box: box, peer: newPeer(box, lease.Epoch), cache: new(checkpoint.Cache)}
+	c := &compute{session: id, epoch: lease.Epoch, box: box, peer: newPeer(box, lease.Epoch)}
 	restored := sojourn.CheckpointID("")
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
@@ -280,7 +279,7 @@ func newPeer(box sandbox.Sandbox, epoch int64) *link.Peer {
 func (e *Engine) restore(ctx context.Context, c *compute, h sojourn.Checkpoint) error {
 	dirs := c.box.Dirs()
 	_, err := e.cfg.Checkpoints.Restore(ctx, checkpoint.Ref{ID: checkpoint.RootID(h.Root), Bytes: h.RootBytes}, checkpoint.Target{
-		Workspace: dirs.Workspace, Home: dirs.Home, Empty: true, Cache: c.cache,
+		Workspace: dirs.Workspace, Home: dirs.Home, Empty: true, Cache: e.cfg.Cache,
 	})
 	if err != nil {
 		return fmt.Errorf("restore checkpoint %s: %w", h.ID, err)

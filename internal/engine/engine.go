@@ -32,6 +32,8 @@ type Config struct {
 	Store       store.Store
 	Hub         *hub.Hub
 	Checkpoints *checkpoint.Store
+	// Cache remembers which files a capture need not read again; nil reads all.
+	Cache *checkpoint.Cache
 	// Driver makes sandboxes; nil means that there is nowhere to run.
 	Driver sandbox.Driver
 	// DriverReason says why this driver was chosen, or why there is none.

@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sojourn-dev/sojourn"
-	"github.com/sojourn-dev/sojourn/internal/checkpoint"
 	"github.com/sojourn-dev/sojourn/internal/store"
 	"github.com/sojourn-dev/sojourn/sandbox"
 )
@@ -69,7 +68,7 @@ func (e *Engine) adopt(ctx context.Context, l sojourn.Lease) (*compute, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &compute{session: l.Session, epoch: l.Epoch, box: box, peer: newPeer(box, l.Epoch), cache: new(checkpoint.Cache)}
+	c := &compute{session: l.Session, epoch: l.Epoch, box: box, peer: newPeer(box, l.Epoch)}
 	e.register(c)
 	return c, nil
 }

@@ -110,7 +110,7 @@ func (e *Engine) capture(ctx context.Context, facts sojourn.Facts, state []strin
 	}
 	dirs := c.box.Dirs()
 	spec := checkpoint.Spec{
-		Workspace: dirs.Workspace, Home: dirs.Home, State: state, Cache: c.cache,
+		Workspace: dirs.Workspace, Home: dirs.Home, State: state, Cache: e.cfg.Cache,
 		WorkspaceMaxBytes: e.cfg.WorkspaceMaxBytes, ConversationMaxBytes: e.cfg.ConversationMaxBytes,
 	}
 	if h := facts.Head; h != nil && h.Root != "" {

@@ -30,6 +30,8 @@ type Config struct {
 	// OpenStore opens the store and has it tell about committed events.
 	OpenStore func(ctx context.Context, onEvents func(sojourn.SessionID, []sojourn.Event)) (store.Store, error)
 	Bucket    *blob.Bucket // of checkpoints; the caller closes it
+	// Cache remembers which files a capture need not read again; nil reads all.
+	Cache *checkpoint.Cache
 
 	// OpenDriver chooses and opens the sandbox driver, and says why it is this
 	// one. It is called after the store was opened: only one process at a time
@@ -98,7 +100,7 @@ func (s *Server) assemble(ctx context.Context, c Config, h *hub.Hub) (err error)
 		return err
 	}
 	s.Engine, err = engine.New(engine.Config{
-		Store: s.store, Hub: h, Checkpoints: checkpoint.New(c.Bucket, checkpoint.Config{}),
+		Store: s.store, Hub: h, Checkpoints: checkpoint.New(c.Bucket, checkpoint.Config{}), Cache: c.Cache,
 		Driver: s.Driver, DriverReason: s.DriverReason, Harness: c.Harness, Runtimes: c.Runtimes,
 		Terms: c.Terms, TurnDeadline: c.TurnDeadline, CancelGrace: c.CancelGrace, SweepEvery: c.SweepEvery,
 		WorkspaceMaxBytes: c.WorkspaceMaxBytes, ConversationMaxBytes: c.ConversationMaxBytes, Log: c.Log,

@@ -23,6 +23,7 @@ import (
 	"gocloud.dev/blob/fileblob"
 
 	"github.com/sojourn-dev/sojourn"
+	"github.com/sojourn-dev/sojourn/internal/checkpoint"
 	"github.com/sojourn-dev/sojourn/internal/harness"
 	"github.com/sojourn-dev/sojourn/internal/harness/acp"
 	"github.com/sojourn-dev/sojourn/internal/harness/script"
@@ -177,8 +178,12 @@ func (s *Server) start() {
 func (s *Server) config() server.Config {
 	c := s.cfg
 	log := slog.New(slog.NewTextHandler(testWriter{s.t}, &slog.HandlerOptions{Level: slog.LevelInfo}))
+	cache, err := checkpoint.OpenCache(filepath.Join(s.Dir, "cache"), 0)
+	if err != nil {
+		s.t.Fatal(err)
+	}
 	sc := server.Config{
-		Bucket: s.bucket, Harness: c.Harness, Runtimes: c.Runtimes, AdminKey: AdminKey,
+		Bucket: s.bucket, Cache: cache, Harness: c.Harness, Runtimes: c.Runtimes, AdminKey: AdminKey,
 		Terms: c.Terms, TurnDeadline: c.TurnDeadline, Heartbeat: c.Heartbeat, Log: log, Version: "test",
 		WorkspaceMaxBytes: c.WorkspaceMaxBytes, ConversationMaxBytes: c.ConversationMaxBytes,
 		CancelGrace: c.CancelGrace, SweepEvery: c.SweepEvery,
