@@ -10,25 +10,31 @@ import (
 	"github.com/sojourn-dev/sojourn/internal/harness"
 )
 
-// The codes of outcomes, beside those that the domain knows.
+// The codes of outcomes. Each is stable and names what went wrong.
 const (
-	CodeAgentError     = "agent_error"                 // the agent refused or failed, in its own words
-	CodeAgentExited    = "agent_exited"                // its process ended in mid-turn
-	CodeAgentProtocol  = "agent_protocol"              // its output is not what it should be
-	CodeAgentSilent    = "agent_silent"                // it did not answer in the handshake
-	CodeTurnDeadline   = "turn_deadline"               // the turn took longer than it may
-	CodeUnavailable    = "runtime_unavailable"         // its program is not there
-	CodeNotRestorable  = "conversation_not_restorable" // it does not know the conversation
-	CodeUnsupported    = "input_unsupported"           // it does not take this kind of input
-	codeOutputMissed   = "agent_output_lost"           // the keeper no longer has what was not read
-	defaultGrace       = 10 * time.Second
-	maxOpenQuestions   = 64
-	maxOutgoing        = 256
+	CodeAgentError    = "agent_error"                 // the agent refused or failed, in its own words
+	CodeAgentExited   = sojourn.StopAgentExited       // its process ended in mid-turn
+	CodeAgentProtocol = "agent_protocol"              // its output is not what it should be
+	CodeAgentSilent   = "agent_silent"                // it did not answer in the handshake
+	CodeOutputLost    = "agent_output_lost"           // the keeper no longer has what was not read
+	CodeTurnDeadline  = sojourn.StopTurnDeadline      // the turn took longer than it may
+	CodeUnavailable   = "runtime_unavailable"         // its program is not there
+	CodeNotRestorable = "conversation_not_restorable" // it does not know the conversation
+	CodeUnsupported   = "input_unsupported"           // it does not take this kind of input
+)
+
+// The bounds of what an agent can make us hold.
+const (
+	maxOpenQuestions   = 64  // more are answered as cancelled
+	maxOutgoing        = 256 // replies that have not arrived; then the agent is not read
 	maxBatchEvents     = 256
 	maxBatchBytes      = 1 << 20
-	maxMessageBytes    = 12 << 10
+	maxMessageBytes    = 12 << 10 // of a run's error, with the end of stderr
 	maxStopReasonBytes = 200
 )
+
+// defaultGrace is how long an agent may take to obey a cancel.
+const defaultGrace = 10 * time.Second
 
 // Harness drives ACP agents. The zero value works; it is safe for concurrent
 // drives.

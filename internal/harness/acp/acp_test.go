@@ -41,7 +41,7 @@ func inProcess(t testing.TB, env ...string) *harnesstest.Bench {
 	t.Helper()
 	b := harnesstest.NewBench(t, &acp.Harness{BatchEvery: 5 * time.Millisecond, KillAfter: 200 * time.Millisecond},
 		scriptRow(env...), harnesstest.Programs{sandbox.KeeperPath: script.Run})
-	b.Grace = time.Second
+	b.Grace = 20 * time.Second // more than any stall of a busy disk
 	return b
 }
 
@@ -55,7 +55,7 @@ func realProcess(t testing.TB, prelude string, env ...string) *harnesstest.Bench
 	}
 	b := harnesstest.NewBench(t, &acp.Harness{BatchEvery: 5 * time.Millisecond, KillAfter: 200 * time.Millisecond},
 		scriptRow(env...), nil)
-	b.Grace = time.Second
+	b.Grace = 20 * time.Second // more than any stall of a busy disk
 	b.Runtime.Command = []string{"/bin/sh", "-c", fmt.Sprintf("%s\nSCRIPT_AGENT_ROOT=$(cd .. && pwd) exec %s script-agent", prelude, self)}
 	return b
 }

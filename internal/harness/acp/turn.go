@@ -161,7 +161,7 @@ func (d *drive) exited(e *exit) error {
 	case !d.live && e.missing():
 		d.end = failed(CodeUnavailable, "The runtime %s is not available in the sandbox: %s.", d.name(), e.text(d.job.Runtime.Command))
 	case e.missed:
-		d.end = crashed(codeOutputMissed, "Output of the agent %s was lost before it was read.", d.name())
+		d.end = crashed(CodeOutputLost, "Output of the agent %s was lost before it was read.", d.name())
 	default:
 		d.end = crashed(CodeAgentExited, "The agent %s ended in mid-turn: %s.%s", d.name(), e.text(d.job.Runtime.Command), d.tail())
 	}
