@@ -57,6 +57,11 @@ func (s *Store) Capture(ctx context.Context, spec Spec) (Capture, error) {
 			return Capture{}, fmt.Errorf("capture: read parent: %w", err)
 		}
 		next = c.parent.nextPack
+		if next > maxPacks-1024 {
+			// The numbers of this line are used up: begin a new one, sharing
+			// nothing this once.
+			c.parent, next = nil, 0
+		}
 	}
 	c.pk = newPacker(ctx, s, next)
 	out, err := c.run(ctx, state)
@@ -80,8 +85,8 @@ func (c *capturing) close() {
 
 func (c *capturing) run(ctx context.Context, state globs) (Capture, error) {
 	root := &Root{Agent: c.spec.Agent, Trees: make(map[Tree]TreeInfo), manifests: make(map[Tree]*manifest)}
-	if c.parent != nil {
-		root.Parent = c.parent.ID
+	if c.spec.Parent != nil {
+		root.Parent = c.spec.Parent.ID
 	}
 	c.used = make(map[uint32]bool)
 	c.seen = newSeen(c)

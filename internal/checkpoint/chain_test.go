@@ -111,7 +111,7 @@ func (e *editor) edit() {
 // TestChainOfCapturesLosesNothing is CP-01: every capture builds on the state
 // that was restored last, and edits, deletions included, are never lost.
 func TestChainOfCapturesLosesNothing(t *testing.T) {
-	seeds := 4
+	seeds := 2
 	if testing.Short() {
 		seeds = 1
 	}
@@ -208,7 +208,7 @@ func TestIncrementalCaptureStoresOnlyWhatChanged(t *testing.T) {
 	cache, err := OpenCache(t.TempDir(), 0)
 	must(t, err)
 	dir := t.TempDir()
-	sourceTree(t, dir, 3000)
+	sourceTree(t, dir, 2500)
 	must(t, os.WriteFile(filepath.Join(dir, "big"), randomBytes(1, 20<<20), 0o644))
 	waitOutSlack()
 	full, err := s.Capture(t.Context(), Spec{Workspace: dir, Cache: cache})
@@ -278,4 +278,26 @@ func TestConversationThatGrowsStoresItsTail(t *testing.T) {
 	want, got := look(t, home), look(t, dst)
 	got["."] = want["."]
 	mustEqualTrees(t, want, got)
+}
+
+// A line of checkpoints has a bounded number of packs; the one after the last
+// begins anew and shares nothing.
+func TestLongLinesOfCheckpointsBeginAnew(t *testing.T) {
+	s := New(localBucket(t), Config{})
+	src := t.TempDir()
+	smallTree(t, src)
+	c, err := s.Capture(t.Context(), Spec{Workspace: src})
+	must(t, err)
+	root, err := s.Read(t.Context(), c.Ref)
+	must(t, err)
+	root.nextPack = maxPacks - 10
+	old, err := s.putRoot(t.Context(), root.encode())
+	must(t, err)
+	next, err := s.Capture(t.Context(), Spec{Workspace: src, Parent: &old})
+	must(t, err, s.Verify(t.Context(), next.Ref))
+	got, err := s.Read(t.Context(), next.Ref)
+	must(t, err)
+	if got.Parent != old.ID || got.nextPack != 1 || !next.Packs[0].New || next.Workspace.Digest != c.Workspace.Digest {
+		t.Errorf("after the last pack: parent %s, next pack %d, packs %v", got.Parent, got.nextPack, next.Packs)
+	}
 }

@@ -114,10 +114,15 @@ func (r faultReader) Attributes() *driver.ReaderAttributes {
 func (f *faultBucket) NewRangeReader(ctx context.Context, key string, off, n int64, _ *driver.ReaderOptions) (out driver.Reader, err error) {
 	err = f.do("open "+key, func() error {
 		r, err := f.inner.NewRangeReader(ctx, key, off, n, nil)
-		out = faultReader{r, f}
+		if err == nil {
+			out = faultReader{r, f}
+		}
 		return err
 	})
 	if err != nil {
+		if out != nil {
+			out.Close()
+		}
 		return nil, err
 	}
 	return out, nil

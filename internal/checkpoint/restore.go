@@ -188,7 +188,7 @@ func (tr *treeRestore) files(ctx context.Context) error {
 // entry takes the next entry of the manifest. The cursor has checked that its
 // directory is the last one made that holds it.
 func (tr *treeRestore) entry(ctx context.Context, e *Entry, n int) error {
-	if tr.recs != nil {
+	if tr.target.Cache != nil {
 		tr.recMu.Lock()
 		tr.recs = append(tr.recs, record{})
 		tr.recMu.Unlock()
@@ -300,7 +300,7 @@ func (tr *treeRestore) finishDir(m madeDir) error {
 	if err := tr.setMetadata(fd, m.e); err != nil {
 		return err
 	}
-	if tr.recs != nil {
+	if tr.target.Cache != nil {
 		return tr.note(fd, m.n)
 	}
 	return nil

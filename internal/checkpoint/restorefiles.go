@@ -203,7 +203,7 @@ func (tr *treeRestore) finishFile(f *newFile) error {
 	if err := tr.setMetadata(f.fd, f.e); err != nil {
 		return err
 	}
-	if tr.recs != nil {
+	if tr.target.Cache != nil {
 		return tr.note(f.fd, f.n)
 	}
 	return nil
@@ -304,7 +304,7 @@ func (tr *treeRestore) note(fd, n int) error {
 // what changed. What was made in the last moment could change without its
 // ctime moving and is left out.
 func (tr *treeRestore) remember() {
-	if tr.recs == nil || !believable(tr.top.fd) {
+	if tr.target.Cache == nil || !believable(tr.top.fd) {
 		return
 	}
 	end := time.Now().Add(-ctimeSlack).UnixNano()

@@ -129,7 +129,6 @@ func (w *walker) listAhead(n *node) *listing {
 	}
 	l := &listing{done: make(chan struct{})}
 	w.wg.Go(func() {
-		*l = listing{done: l.done}
 		got := w.list(n)
 		l.nodes, l.err = got.nodes, got.err
 		<-w.ahead
