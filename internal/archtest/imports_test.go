@@ -55,9 +55,9 @@ var mayImport = map[string]string{
 	// a test, name an implementation.
 	"internal/server": ". internal/api internal/api/cloud internal/api/operator internal/auth internal/checkpoint " +
 		"internal/engine internal/harness internal/hub internal/store sandbox",
-	"internal/servertest": ". internal/harness internal/harness/acp internal/harness/script internal/keeper " +
+	"internal/servertest": ". internal/checkpoint internal/harness internal/harness/acp internal/harness/script internal/keeper " +
 		"internal/server internal/store internal/store/sqlite sandbox sandbox/fake",
-	"cmd/sojourn": ". client internal/harness internal/harness/acp internal/harness/script internal/keeper " +
+	"cmd/sojourn": ". client internal/checkpoint internal/harness internal/harness/acp internal/harness/script internal/keeper " +
 		"internal/server internal/store internal/store/sqlite sandbox sandbox/gvisor sandbox/namespace",
 	"internal/archtest": "",
 }

@@ -334,23 +334,25 @@ func (e *Engine) watch(c *compute) {
 	}
 }
 
-// endLease ends a lease and, in the same change, the run that it carried. A
-// sealing run goes on: its agent is done and its files are still there.
+// endLease ends a lease and, in the same change, the run that it carried: the
+// cause is told before its effect. A sealing run goes on: its agent is done and
+// its files are still there.
 func endLease(d *sojourn.Decision, l sojourn.Lease, to sojourn.LeaseState, why string) error {
 	if l.State.Terminal() {
 		return nil
 	}
-	r := d.Facts().Active
-	if r != nil && r.State == sojourn.RunActive && r.Epoch == l.Epoch {
-		stop, text := sojourn.StopWorkspaceLost, "The sandbox was lost."
-		if to == sojourn.LeaseExpired {
-			stop, text = sojourn.StopExecutionDeadline, "The lease of the sandbox ended ("+why+")."
-		}
-		if err := d.EndRun(r.ID, sojourn.RunCrashed, stop, &sojourn.RunError{Code: stop, Message: text}); err != nil {
-			return err
-		}
+	if err := d.EndLease(l.Epoch, to, why); err != nil {
+		return err
 	}
-	return d.EndLease(l.Epoch, to, why)
+	r := d.Facts().Active
+	if r == nil || r.State != sojourn.RunActive || r.Epoch != l.Epoch {
+		return nil
+	}
+	stop, text := sojourn.StopWorkspaceLost, "The sandbox was lost."
+	if to == sojourn.LeaseExpired {
+		stop, text = sojourn.StopExecutionDeadline, "The lease of the sandbox ended ("+why+")."
+	}
+	return d.EndRun(r.ID, sojourn.RunCrashed, stop, &sojourn.RunError{Code: stop, Message: text})
 }
 
 func bounded(s string, n int) string {

@@ -119,7 +119,9 @@ func (s *Server) assemble(ctx context.Context, c Config, h *hub.Hub) (err error)
 	settings := api.Settings{Rate: c.Rate, Heartbeat: c.Heartbeat, Stop: s.stopped, Log: c.Log}
 	mux := http.NewServeMux()
 	mux.Handle("/v1/", cloud.New(s.Engine, s.Keys, cloud.Config{Settings: settings}))
-	mux.Handle("/operator/v1/", operator.New(s.Engine, s.Keys, operator.Config{Settings: settings, Version: c.Version}))
+	mux.Handle("/operator/v1/", operator.New(s.Engine, s.Keys, operator.Config{
+		Settings: settings, Version: c.Version, Scopes: cloud.Scopes,
+	}))
 	mux.HandleFunc("GET /healthz", s.health)
 	mux.HandleFunc("GET /readyz", s.ready)
 	s.handler = mux
