@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/internal/harness"
@@ -17,6 +18,7 @@ const (
 	logBytes      = 256 << 10 // bytes of text in them
 	tailBytes     = 8 << 10   // of stderr that a crash shows
 	errLineBytes  = 4 << 10   // a longer line of stderr is cut
+	firstWait     = 2 * time.Millisecond
 	methodUpdate  = "session/update"
 	methodAsk     = "session/request_permission"
 	methodRetract = "$/cancel_request"
@@ -100,9 +102,12 @@ func (d *drive) update(p updateParams) {
 	d.emit(sojourn.EventAgentUpdate, data)
 }
 
+// emit adds an event to the batch. After a pause the first one hardly waits for
+// others, so that what somebody is waiting for shows at once; in a stream the
+// batches come at their pace.
 func (d *drive) emit(t sojourn.EventType, data json.RawMessage) {
 	if len(d.batch.Events) == 0 {
-		d.due.Reset(d.h.BatchEvery)
+		d.due.Reset(max(firstWait, d.h.BatchEvery-time.Since(d.batchAt)))
 	}
 	d.batch.Events = append(d.batch.Events, harness.Event{Type: t, Data: data})
 	d.batchLen += len(data)

@@ -169,7 +169,7 @@ func (d *drive) commit(ctx context.Context) error {
 		if err := d.port.Commit(ctx, d.batch); err != nil {
 			return fmt.Errorf("commit: %w", err)
 		}
-		d.batch, d.batchLen = harness.Batch{}, 0
+		d.batch, d.batchLen, d.batchAt = harness.Batch{}, 0, time.Now()
 		for _, o := range d.asked {
 			d.await(ctx, o)
 		}
