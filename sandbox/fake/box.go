@@ -185,7 +185,6 @@ func (b *box) finish(why string) {
 	first := b.err == nil
 	if first {
 		b.err = fmt.Errorf("sandbox %s: %s: %w", b.key.session, why, sandbox.ErrGone)
-		b.cutLocked()
 	}
 	b.mu.Unlock()
 	if !first {
@@ -193,7 +192,7 @@ func (b *box) finish(why string) {
 		return
 	}
 	if b.keeper != nil {
-		_ = b.keeper.Close() // its processes are gone either way
+		_ = b.keeper.Close() // its processes are gone either way; it ends the connections
 	}
 	b.serves.Wait()
 	close(b.done)

@@ -102,8 +102,6 @@ func testRecover(t *testing.T, s *Suite) {
 					t.Error("Close ended the sandbox")
 				default:
 				}
-			} else {
-				c.client.Close() // a killed server keeps no connection
 			}
 			second := s.open(t, dir)
 			hs := list(t, second)
@@ -115,6 +113,9 @@ func testRecover(t *testing.T, s *Suite) {
 				if err != nil {
 					t.Fatalf("Recover = %v", err)
 				}
+				// A killed server keeps no connection. This one lives, so it must
+				// not let go before there is another to call.
+				c.client.Close()
 				again := connect(t, sb)
 				if !again.alive("sleeper") {
 					t.Error("a process of before the restart is gone")

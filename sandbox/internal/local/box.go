@@ -55,6 +55,6 @@ func (b *box) finish(why string) {
 	b.once.Do(func() {
 		b.err = fmt.Errorf("sandbox %s: %s: %w", b.cell.name(), why, sandbox.ErrGone)
 		close(b.done)
-		b.door.Close()
+		b.door.Shut()
 	})
 }

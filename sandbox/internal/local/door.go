@@ -113,20 +113,30 @@ func (d *Door) Dial(ctx context.Context) (io.ReadWriteCloser, error) {
 	}
 }
 
-// Close closes the socket and all connections, and waits for the door's goroutines.
-// It may be called twice.
-func (d *Door) Close() {
+// Shut closes the socket and all connections but the one that Dial returned last, whose
+// reader still gets what the keeper wrote before it ended. It waits for the door's
+// goroutines and may be called twice.
+func (d *Door) Shut() { d.close(false) }
+
+// Close is Shut, and closes that connection too.
+func (d *Door) Close() { d.close(true) }
+
+func (d *Door) close(all bool) {
 	d.mu.Lock()
 	if !d.closed {
 		d.closed = true
 		close(d.shut)
 		d.ln.Close()
-		for _, c := range append(d.unproven, d.ready, d.current) {
+		for _, c := range append(d.unproven, d.ready) {
 			if c != nil {
 				c.Close()
 			}
 		}
-		d.unproven, d.ready, d.current = nil, nil, nil
+		d.unproven, d.ready = nil, nil
+	}
+	if all && d.current != nil {
+		d.current.Close()
+		d.current = nil
 	}
 	d.mu.Unlock()
 	d.tasks.Wait()

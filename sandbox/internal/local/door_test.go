@@ -117,6 +117,21 @@ func TestDoorHasOneConnection(t *testing.T) {
 	}
 }
 
+func TestShutLeavesTheLastWords(t *testing.T) {
+	dir, token := t.TempDir(), NewToken()
+	d := listen(t, dir, token)
+	keeper := call(t, dir, token+"\nlast words")
+	c, err := d.Dial(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Shut()
+	keeper.Close()
+	if b, err := io.ReadAll(c); err != nil || string(b) != "last words" {
+		t.Errorf("after Shut: %q, %v, want the last words", b, err)
+	}
+}
+
 func TestListenTakesOver(t *testing.T) {
 	dir, token := t.TempDir(), NewToken()
 	listen(t, dir, token)
