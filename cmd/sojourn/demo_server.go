@@ -23,16 +23,26 @@ type demoServer struct {
 	listen        string // HOST:PORT; port 0 until the first start
 	cmd           *exec.Cmd
 	exited        chan struct{}
-	log           *os.File
 }
 
-// start runs the server and waits for its address.
-func (s *demoServer) start(ctx context.Context) error {
+// start runs the server and waits for its address. While a server is down, its
+// port may be lent to somebody's outgoing connection; it is waited for.
+func (s *demoServer) start(ctx context.Context) (err error) {
+	for range 40 {
+		if err = s.startOnce(ctx); err == nil || !strings.Contains(err.Error(), syscall.EADDRINUSE.Error()) {
+			return err
+		}
+		time.Sleep(250 * time.Millisecond)
+	}
+	return err
+}
+
+func (s *demoServer) startOnce(ctx context.Context) error {
 	log, err := os.OpenFile(filepath.Join(s.dir, "server.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
-	s.log = log
+	defer log.Close() // the process has its own
 	args := append([]string{"serve", "--listen", s.listen, "--data", filepath.Join(s.dir, "data")}, s.flags...)
 	s.cmd = exec.Command(s.exe, args...)
 	s.cmd.Env = append(os.Environ(), "SOJOURN_ADMIN_KEY="+s.key)
@@ -82,7 +92,6 @@ func (s *demoServer) url() string { return "http://" + s.listen }
 func (s *demoServer) kill() {
 	s.cmd.Process.Kill()
 	<-s.exited
-	s.log.Close()
 }
 
 // stop ends the server in good order.

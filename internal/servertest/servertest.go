@@ -10,12 +10,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -120,7 +122,10 @@ func (s *Server) Kill() {
 	s.cancel()
 	<-s.done
 	s.Server.Close()
-	s.start()
+	s.cancel = nil
+	if err := s.open(); err != nil { // the caller may be a goroutine, which must not end the test
+		s.t.Error(err)
+	}
 }
 
 // Reconfigure restarts the server with a changed configuration.
@@ -154,25 +159,46 @@ func (s *Server) Start() {
 
 func (s *Server) start() {
 	s.t.Helper()
+	if err := s.open(); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *Server) open() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	srv, err := server.Open(ctx, s.config())
 	if err != nil {
 		cancel()
-		s.t.Fatalf("open server: %v", err)
+		return fmt.Errorf("open server: %w", err)
 	}
-	l, err := net.Listen("tcp", s.addr)
+	l, err := listen(s.addr)
 	if err != nil {
 		cancel()
-		s.t.Fatal(err)
+		srv.Close()
+		return err
 	}
 	s.addr = l.Addr().String()
 	s.URL, s.Server, s.cancel, s.done = "http://"+s.addr, srv, cancel, make(chan error, 1)
 	go func() { s.done <- srv.Run(ctx, l) }()
 	select {
 	case <-srv.Engine.Ready():
+		return nil
 	case err := <-s.done:
-		s.t.Fatalf("server ended while it started: %v", err)
+		s.cancel = nil
+		return fmt.Errorf("server ended while it started: %w", err)
 	}
+}
+
+// listen listens on addr. Between two servers of a test the port may be lent to
+// somebody's outgoing connection; it is waited for.
+func listen(addr string) (l net.Listener, err error) {
+	for range 100 {
+		if l, err = net.Listen("tcp", addr); !errors.Is(err, syscall.EADDRINUSE) {
+			return l, err
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return nil, err
 }
 
 func (s *Server) config() server.Config {
