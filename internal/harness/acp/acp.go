@@ -25,7 +25,9 @@ const (
 
 // The bounds of what an agent can make us hold.
 const (
-	maxOpenQuestions   = 64  // more are answered as cancelled
+	maxOpenQuestions   = 64 // more are answered as cancelled
+	maxOptions         = 64 // of a question; more are not offered
+	maxQuestionBytes   = 1 << 20
 	maxOutgoing        = 256 // replies that have not arrived; then the agent is not read
 	maxBatchEvents     = 256
 	maxBatchBytes      = 1 << 20

@@ -184,8 +184,8 @@ func (d *drive) request(m message) {
 		d.respond(o.Number, encodeError(m.id, codeInvalidParams, "invalid params"))
 		return
 	}
-	options := make([]sojourn.Option, 0, len(p.Options))
-	for _, op := range p.Options {
+	var options []sojourn.Option
+	for _, op := range p.Options[:min(len(p.Options), maxOptions)] {
 		if op.OptionID != "" {
 			options = append(options, sojourn.Option{ID: op.OptionID, Name: op.Name, Kind: op.Kind})
 		}
@@ -193,6 +193,9 @@ func (d *drive) request(m message) {
 	if !d.live || d.st.Ending != "" || d.st.Reply != nil || len(options) == 0 || len(d.st.Open) >= maxOpenQuestions {
 		d.respond(o.Number, encodeCancelled(m.id)) // nobody can be asked now
 		return
+	}
+	if len(m.params) > maxQuestionBytes {
+		m.params = json.RawMessage(`{"truncated":true}`)
 	}
 	d.st.Open = append(d.st.Open, o)
 	d.asked = append(d.asked, o)

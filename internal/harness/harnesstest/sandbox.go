@@ -22,6 +22,7 @@ type Sandbox struct {
 	wrap     func(net.Conn) net.Conn
 
 	mu     sync.Mutex
+	gone   bool
 	conns  map[net.Conn]struct{}
 	served sync.WaitGroup
 }
@@ -80,6 +81,10 @@ func (s *Sandbox) Peer(t testing.TB) *link.Peer {
 func (s *Sandbox) dial(ctx context.Context) (link.Transport, error) {
 	near, far := net.Pipe()
 	s.mu.Lock()
+	if s.gone {
+		s.mu.Unlock()
+		return nil, link.ErrGone
+	}
 	s.conns[near] = struct{}{}
 	s.mu.Unlock()
 	s.served.Go(func() {
@@ -89,6 +94,14 @@ func (s *Sandbox) dial(ctx context.Context) (link.Transport, error) {
 		near = s.wrap(near)
 	}
 	return link.Framed(near), nil
+}
+
+// Lose makes the sandbox be gone for everybody who dials it.
+func (s *Sandbox) Lose() {
+	s.mu.Lock()
+	s.gone = true
+	s.mu.Unlock()
+	s.Cut()
 }
 
 // Cut ends every connection, as a broken network does.

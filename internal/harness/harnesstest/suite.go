@@ -2,6 +2,7 @@ package harnesstest
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/internal/harness"
+	"github.com/sojourn-dev/sojourn/internal/link"
 )
 
 // Target is what the suite examines.
@@ -45,6 +47,7 @@ func Run(t *testing.T, target Target) {
 		"QuestionOutlivesTheServer":      questionOutlivesTheServer,
 		"DeadAgentCrashesTheRun":         deadAgent,
 		"LeavingLeavesTheAgentRunning":   leaving,
+		"LostSandboxIsAnErrorOfTheLink":  lostSandbox,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -428,5 +431,19 @@ func leaving(t *testing.T, target Target) {
 	}
 	if got := b.Ledger.Texts("r1"); len(got) != 11 || got[10] != "step 10 of 10" {
 		t.Errorf("said %q, want one and ten steps", got)
+	}
+}
+
+func lostSandbox(t *testing.T, target Target) {
+	b := target.Bench(t)
+	failed := make(chan error, 1)
+	go func() {
+		_, err := b.Drive(t, "r1", "@say one\n@sleep 60000")
+		failed <- err
+	}()
+	b.Await(t, "r1", said("one"))
+	b.Sandbox.Lose()
+	if err := <-failed; !errors.Is(err, link.ErrGone) {
+		t.Errorf("error %v, want %v: what becomes of the run is not the harness's to say", err, link.ErrGone)
 	}
 }
