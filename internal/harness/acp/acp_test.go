@@ -87,6 +87,8 @@ func TestSuite(t *testing.T) {
 		harnesstest.Run(t, harnesstest.Target{Bench: func(t *testing.T) *harnesstest.Bench { return inProcess(t) }})
 	})
 	t.Run("Process", func(t *testing.T) {
-		harnesstest.Run(t, harnesstest.Target{Bench: func(t *testing.T) *harnesstest.Bench { return realProcess(t, "") }})
+		harnesstest.Run(t, harnesstest.Target{
+			Bench: func(t *testing.T) *harnesstest.Bench { return realProcess(t, "") }, Brief: true,
+		})
 	})
 }

@@ -1,6 +1,7 @@
 package acp_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -80,5 +81,19 @@ func TestManyRequestsAreAllAnswered(t *testing.T) {
 	got := b.Ledger.Texts("r1")
 	if len(got) != 600 || got[599] != "refused: -32601" {
 		t.Errorf("%d answers, want 600 refusals", len(got))
+	}
+}
+
+func BenchmarkUpdate(b *testing.B) {
+	bench := inProcess(b)
+	bench.Completed(b, "warm", "@say warm")
+	b.ResetTimer()
+	bench.Completed(b, "r1", fmt.Sprintf("@flood %d 100", b.N))
+}
+
+func BenchmarkTurn(b *testing.B) {
+	bench := inProcess(b)
+	for i := 0; b.Loop(); i++ {
+		bench.Completed(b, sojourn.RunID(fmt.Sprintf("r%d", i)), "@say hello")
 	}
 }

@@ -25,6 +25,8 @@ type Target struct {
 	// Bench makes a fresh bench. Its runtime carries out the language of
 	// package script.
 	Bench func(t *testing.T) *Bench
+	// Brief spares the long loops, for a target whose twin has them.
+	Brief bool
 }
 
 // Run checks what every harness has to do. The checks run in parallel.
@@ -154,8 +156,8 @@ func unknownConversation(t *testing.T, target Target) {
 }
 
 // busyPrompt has a bit of everything that is committed differently.
-const busyPrompt = "@say one\n@plan a; b\n@noise not a message\n@request unknown/thing\n@work 60 15\n@permission on\n" +
-	"@write f.txt hello\n@flood 40\n@request other/thing\n@run cat f.txt\n@stderr psst\n@sleep 20\n@say end"
+const busyPrompt = "@say one\n@plan a; b\n@noise not a message\n@request unknown/thing\n@work 30 10\n@permission on\n" +
+	"@write f.txt hello\n@flood 40\n@request other/thing\n@run cat f.txt\n@stderr psst\n@sleep 5\n@say end"
 
 // allow answers every question of a run as it comes, until the test ends.
 func (b *Bench) allow(t *testing.T, run sojourn.RunID) {
@@ -190,7 +192,7 @@ func crashAtEveryCommit(t *testing.T, target Target) {
 	b.allow(t, "calm")
 	b.Completed(t, "calm", busyPrompt)
 	want, commits := record(b, "calm"), b.Ledger.Run("calm").Commits
-	if testing.Short() {
+	if target.Brief || testing.Short() {
 		commits = min(commits, 6)
 	}
 	for n := 1; n <= commits; n++ {
