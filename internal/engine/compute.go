@@ -100,7 +100,7 @@ func (e *Engine) fly(ctx context.Context, id sojourn.SessionID) (*compute, error
 		return c, nil
 	}
 	if e.cfg.Driver == nil {
-		return nil, sojourn.Errorf(sojourn.CodeComputeMissing, "There is nowhere to run: %s", e.cfg.DriverReason)
+		return nil, sojourn.Errorf(sojourn.CodeComputeMissing, "There is nowhere to run. An administrator has to add compute.")
 	}
 	if l := facts.Lease; l != nil && l.Live(e.Now()) {
 		c, err := e.adopt(ctx, *l)

@@ -112,7 +112,14 @@ func (e *Engine) destroy(ctx context.Context, l sojourn.Lease) error {
 func (e *Engine) sweepLoop(ctx context.Context) error {
 	tick := time.NewTicker(e.cfg.SweepEvery)
 	defer tick.Stop()
+	orphansAt := e.Now().Add(time.Hour) // not in the rush of a start
 	for {
+		if now := e.Now(); now.After(orphansAt) {
+			orphansAt = now.Add(24 * time.Hour)
+			if err := e.removeOrphans(ctx); err != nil && ctx.Err() == nil {
+				e.log.Error("remove orphans of the blob store", "error", err)
+			}
+		}
 		if err := e.sweep(ctx); err != nil && ctx.Err() == nil {
 			e.log.Error("reconcile sandboxes", "error", err)
 		}

@@ -24,7 +24,7 @@ func (e *Engine) seal(ctx context.Context, d *drive, facts sojourn.Facts) error 
 	row, _ := e.runtime(facts.Session.Runtime)
 	var ck sojourn.Checkpoint
 	err := e.commit(ctx, d, func(tx *store.Tx, dec *sojourn.Decision) error {
-		old, err := tx.Checkpoints(facts.Session.ID)
+		old, err := tx.CapturingCheckpoints(facts.Session.ID)
 		if err != nil {
 			return err
 		}
@@ -119,7 +119,17 @@ func (e *Engine) capture(ctx context.Context, facts sojourn.Facts, state []strin
 	if l := facts.Lease; l != nil {
 		spec.Agent, _ = json.Marshal(map[string]string{"conversation": l.Conversation, "runtime": facts.Session.Runtime})
 	}
-	return e.cfg.Checkpoints.Capture(ctx, spec)
+	got, err := e.cfg.Checkpoints.Capture(ctx, spec)
+	if err != nil {
+		return got, err
+	}
+	// What is sealed has been read back. The parent was, when it was sealed.
+	if spec.Parent != nil {
+		err = e.cfg.Checkpoints.VerifyNew(ctx, got.Ref, *spec.Parent)
+	} else {
+		err = e.cfg.Checkpoints.Verify(ctx, got.Ref)
+	}
+	return got, err
 }
 
 // freeze stops every process of the sandbox until thaw is called.

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"gocloud.dev/blob"
 	"gocloud.dev/blob/memblob"
 
 	"github.com/sojourn-dev/sojourn"
@@ -27,9 +28,10 @@ import (
 // passes when everybody waits.
 type bubble struct {
 	*testing.T
-	e    *engine.Engine
-	fake *fake.Driver
-	ref  engine.Ref
+	e      *engine.Engine
+	fake   *fake.Driver
+	bucket *blob.Bucket
+	ref    engine.Ref
 }
 
 // inBubble runs f on a real store with the fake driver in a synctest bubble.
@@ -63,7 +65,7 @@ func inBubble(t *testing.T, f func(b *bubble)) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f(&bubble{T: t, e: s.Engine, fake: driver, ref: engine.Ref{Project: sojourn.DefaultProject, ID: made.Facts.Session.ID}})
+		f(&bubble{T: t, e: s.Engine, fake: driver, bucket: bucket, ref: engine.Ref{Project: sojourn.DefaultProject, ID: made.Facts.Session.ID}})
 		cancel()
 		<-done
 		driver.Shutdown()
@@ -208,6 +210,31 @@ func TestCeilingAtItsTrueValue(t *testing.T) {
 		time.Sleep(time.Minute)
 		if n := b.sandboxes(); n != 0 {
 			b.Errorf("%d sandboxes are left", n)
+		}
+	})
+}
+
+// TestOrphansOfTheBlobStore: what a capture has left that was never sealed goes
+// after a day; what a checkpoint refers to stays.
+func TestOrphansOfTheBlobStore(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		b.ended(b.submit("@write f text"), time.Minute)
+		bucket := b.bucket
+		orphan := "p/01AAAAAAAAAAAAAAAAAAAAAAAA"
+		if err := bucket.WriteAll(b.Context(), orphan, []byte("left by a capture"), nil); err != nil {
+			b.Fatal(err)
+		}
+		time.Sleep(23 * time.Hour)
+		if ok, err := bucket.Exists(b.Context(), orphan); !ok || err != nil {
+			b.Errorf("the orphan is gone before its time: %v", err)
+		}
+		time.Sleep(27 * time.Hour)
+		if ok, err := bucket.Exists(b.Context(), orphan); ok || err != nil {
+			b.Errorf("the orphan is still there: %v", err)
+		}
+		r := b.ended(b.submit("@cat f"), time.Minute)
+		if r.State != sojourn.RunCompleted {
+			b.Errorf("run on the restored checkpoint is %s: %+v", r.State, r.Error)
 		}
 	})
 }

@@ -24,6 +24,12 @@ const (
 	selectCheckpoint  = `SELECT ` + checkpointColumns + ` FROM checkpoints WHERE id = $1`
 	selectCheckpoints = `SELECT ` + checkpointColumns + ` FROM checkpoints WHERE session = $1 ORDER BY capturing_at, id`
 
+	selectCapturing = `SELECT ` + checkpointColumns + ` FROM checkpoints
+	WHERE session = $1 AND state = 'capturing' ORDER BY capturing_at, id`
+
+	knowsPack = `SELECT COUNT(*) FROM (SELECT 1 FROM checkpoint_packs WHERE pack = $1 LIMIT 1) AS found`
+	knowsRoot = `SELECT COUNT(*) FROM (SELECT 1 FROM checkpoints WHERE root = $1 LIMIT 1) AS found`
+
 	selectPacks = `SELECT pack FROM checkpoint_packs WHERE checkpoint = $1 ORDER BY ordinal`
 	deletePacks = `DELETE FROM checkpoint_packs WHERE checkpoint = $1`
 	insertPack  = `INSERT INTO checkpoint_packs (checkpoint, ordinal, pack) VALUES ($1, $2, $3)`
@@ -80,6 +86,25 @@ func (t *Tx) Checkpoints(session sojourn.SessionID) ([]sojourn.Checkpoint, error
 		}
 	}
 	return all, err
+}
+
+// CapturingCheckpoints returns the checkpoints of a session that are neither
+// sealed nor abandoned, oldest first, without their packs.
+func (t *Tx) CapturingCheckpoints(session sojourn.SessionID) ([]sojourn.Checkpoint, error) {
+	return collect(t, "checkpoints", scanCheckpoint, selectCapturing, session)
+}
+
+// KnowsPack reports whether a checkpoint refers to the pack.
+func (t *Tx) KnowsPack(id string) (bool, error) { return t.knows("pack", knowsPack, id) }
+
+// KnowsRoot reports whether a checkpoint has that root.
+func (t *Tx) KnowsRoot(id string) (bool, error) { return t.knows("root", knowsRoot, id) }
+
+func (t *Tx) knows(what, query, id string) (bool, error) {
+	n, err := one(t, what, func(row scanner) (n int64, err error) {
+		return n, row.Scan(&n)
+	}, query, id)
+	return n > 0, err
 }
 
 func (t *Tx) packs(id sojourn.CheckpointID) ([]string, error) {

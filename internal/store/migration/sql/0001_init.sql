@@ -136,6 +136,8 @@ CREATE TABLE checkpoints (
 	capturing_at        BIGINT NOT NULL,
 	sealed_at           BIGINT NOT NULL
 );
+CREATE INDEX checkpoints_of_root ON checkpoints (root);
+CREATE INDEX checkpoints_capturing ON checkpoints (session) WHERE state = 'capturing';
 CREATE INDEX checkpoints_in_order ON checkpoints (session, capturing_at, id);
 -- The sealed checkpoints of a session are one chain: nothing has two successors.
 CREATE UNIQUE INDEX checkpoints_chain ON checkpoints (session, parent) WHERE state = 'sealed';

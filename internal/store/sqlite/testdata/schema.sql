@@ -29,8 +29,10 @@ CREATE TABLE checkpoints (
 	capturing_at        BIGINT NOT NULL,
 	sealed_at           BIGINT NOT NULL
 );
+CREATE INDEX checkpoints_capturing ON checkpoints (session) WHERE state = 'capturing';
 CREATE UNIQUE INDEX checkpoints_chain ON checkpoints (session, parent) WHERE state = 'sealed';
 CREATE INDEX checkpoints_in_order ON checkpoints (session, capturing_at, id);
+CREATE INDEX checkpoints_of_root ON checkpoints (root);
 CREATE TABLE counters (
 	name  TEXT   NOT NULL PRIMARY KEY,
 	value BIGINT NOT NULL
