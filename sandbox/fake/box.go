@@ -22,6 +22,7 @@ type box struct {
 	driver *Driver
 	key    key
 	dir    string
+	layers []sandbox.Mount
 	half   bool // never finished; has no keeper
 	keeper *keeper.Keeper
 	serves sync.WaitGroup // grows under mu and only while not ended
@@ -66,6 +67,11 @@ func (b *box) mapPath(p string) string {
 	for at, dir := range map[string]string{sandbox.WorkspacePath: "workspace", sandbox.HomePath: "home"} {
 		if rest, ok := strings.CutPrefix(p+"/", at+"/"); ok {
 			return filepath.Join(b.dir, dir, rest)
+		}
+	}
+	for _, l := range b.layers {
+		if rest, ok := strings.CutPrefix(p+"/", l.Target+"/"); ok {
+			return filepath.Join(l.Source, rest)
 		}
 	}
 	return filepath.Join(b.dir, "rest", p)

@@ -15,7 +15,7 @@
 //
 //   - Sandbox paths map below the sandbox's own directory, whatever they look like.
 //   - Without faults it behaves as package sandbox says, and passes its suite.
-//   - Limits are accepted and do nothing.
+//   - Limits are accepted and do nothing. Layers can be written.
 //
 // # Concurrency
 //

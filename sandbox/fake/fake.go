@@ -138,7 +138,7 @@ func (d *Driver) make(ctx context.Context, k key, spec sandbox.Spec) (sandbox.Sa
 	if err := pause(ctx, f.CreateDelay); err != nil {
 		return nil, fmt.Errorf("create sandbox %s: %w", k.session, err)
 	}
-	b := &box{driver: d, key: k, dir: d.dir(k), done: make(chan struct{})}
+	b := &box{driver: d, key: k, dir: d.dir(k), layers: spec.Layers, done: make(chan struct{})}
 	if f.CreateErr != nil && !f.CreateHalf {
 		return nil, fmt.Errorf("create sandbox %s: %w", k.session, f.CreateErr)
 	}

@@ -86,6 +86,41 @@ func testDirs(t *testing.T, s *Suite) {
 	}
 }
 
+func testLayers(t *testing.T, s *Suite) {
+	d := s.open(t, s.newDir(t))
+	layer := t.TempDir()
+	if err := os.Mkdir(filepath.Join(layer, "bin"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(layer, "bin", "file")
+	if err := os.WriteFile(file, []byte("layer"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(layer, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	sb, err := d.Create(within(t), sandbox.Spec{Session: "layers", Layers: []sandbox.Mount{
+		{Source: layer, Target: "/agents/one"}, {Source: file, Target: "/agents/file"},
+	}})
+	if err != nil {
+		t.Fatalf("Create = %v", err)
+	}
+	c := connect(t, sb)
+	for _, path := range []string{"/agents/one/bin/file", "/agents/file"} {
+		if got := c.must("cat", path); got != "layer" {
+			t.Errorf("%s = %q, want %q", path, got, "layer")
+		}
+	}
+	if d.Capabilities().Isolation == sandbox.IsolationNone {
+		return
+	}
+	for _, path := range []string{"/agents/one/x", "/agents/file"} {
+		if out, code := c.run("sh", "-c", `echo x > "$1"`, "sh", path); code == 0 {
+			t.Errorf("%s can be written: %s", path, out)
+		}
+	}
+}
+
 func testRecover(t *testing.T, s *Suite) {
 	for _, kind := range []string{"closed", "killed"} {
 		t.Run(kind, func(t *testing.T) {

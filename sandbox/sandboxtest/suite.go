@@ -40,6 +40,7 @@ func Run(t *testing.T, s Suite) {
 	}{
 		{"Life", testLife},
 		{"Dirs", testDirs},
+		{"Layers", testLayers},
 		{"Recover", testRecover},
 		{"RecoverRefuses", testRecoverRefuses},
 		{"Directories", testTwoDirectories},
