@@ -231,9 +231,10 @@ func (n *noteList) movedIn(t Tree) bool {
 // seenChunks finds chunks that are stored already: by the parent, or earlier in
 // this capture. It is bounded; what it forgets is stored twice.
 type seenChunks struct {
-	c    *capturing
-	once sync.Once
-	err  error
+	c     *capturing
+	once  sync.Once
+	err   error
+	asked atomic.Int64 // bytes of chunks looked for
 
 	mu sync.Mutex
 	m  map[Digest]seenAt
@@ -272,7 +273,7 @@ func (s *seenChunks) loadTree(ctx context.Context, t Tree) error {
 		if err != nil {
 			return fmt.Errorf("read parent: %w", err)
 		}
-		if e == nil || len(s.m) >= maxSeen {
+		if e == nil || s.full() {
 			return nil
 		}
 		err = cur.chunksOf(e, func(_ int64, c *chunk) error {
@@ -285,6 +286,12 @@ func (s *seenChunks) loadTree(ctx context.Context, t Tree) error {
 			return fmt.Errorf("read parent: %w", err)
 		}
 	}
+}
+
+func (s *seenChunks) full() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.m) >= maxSeen
 }
 
 // find sets the place of c if it is stored.

@@ -295,8 +295,12 @@ func (r *fileReader) room(n int) error {
 // by calling add.
 func (r *fileReader) place(c *chunk, add func()) error {
 	seen := r.j.c.seen
-	if err := seen.load(r.ctx); err != nil {
-		return &storeError{err}
+	// To know the parent's chunks costs reading its manifest. That is worth it
+	// unless the cache leaves only a few changed files to read.
+	if r.j.recs == nil || seen.asked.Add(c.len) > 128<<10 {
+		if err := seen.load(r.ctx); err != nil {
+			return &storeError{err}
+		}
 	}
 	if seen.find(c) {
 		return nil
