@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -43,6 +44,11 @@ func (e *InUseError) Error() string {
 	return fmt.Sprintf("the data directory %s is in use by %s; stop it first, or choose another directory", e.Dir, who)
 }
 
+// lockPatience is how long a held lock is waited for. A process that was killed
+// while it started a child leaves the lock to that child until the child runs
+// its program, which closes the file: a moment.
+const lockPatience = time.Second
+
 // lockDir takes the directory's lock and leaves our process id in it. The lock
 // ends with the file or the process.
 func lockDir(dir string) (*os.File, error) {
@@ -50,7 +56,12 @@ func lockDir(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock data directory: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	for began := time.Now(); errors.Is(err, unix.EWOULDBLOCK) && time.Since(began) < lockPatience; {
+		time.Sleep(20 * time.Millisecond)
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	}
+	if err != nil {
 		defer f.Close()
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("lock data directory %s: %w", dir, err)
