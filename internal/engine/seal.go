@@ -9,6 +9,7 @@ import (
 
 	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/internal/checkpoint"
+	"github.com/sojourn-dev/sojourn/internal/harness"
 	"github.com/sojourn-dev/sojourn/internal/store"
 )
 
@@ -40,7 +41,7 @@ func (e *Engine) seal(ctx context.Context, d *drive, facts sojourn.Facts) error 
 	if facts.Lease != nil && facts.Lease.Epoch == r.Epoch {
 		ck.AgentConversation = facts.Lease.Conversation
 	}
-	got, err := e.captureAgain(ctx, facts, row.State)
+	got, err := e.captureAgain(ctx, facts, row)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -75,9 +76,9 @@ func describe(ck *sojourn.Checkpoint, got checkpoint.Capture) {
 }
 
 // captureAgain captures, and tries again after a passing fault.
-func (e *Engine) captureAgain(ctx context.Context, facts sojourn.Facts, state []string) (got checkpoint.Capture, err error) {
+func (e *Engine) captureAgain(ctx context.Context, facts sojourn.Facts, row harness.Runtime) (got checkpoint.Capture, err error) {
 	for attempt := 1; ; attempt++ {
-		got, err = e.capture(ctx, facts, state)
+		got, err = e.capture(ctx, facts, row)
 		if err == nil || attempt == maxCaptures || ctx.Err() != nil || errors.Is(err, errNoFiles) {
 			return got, err
 		}
@@ -94,7 +95,7 @@ var errNoFiles = errors.New("the sandbox's files are gone")
 
 // capture reads the files of the run's sandbox while nothing in it can write. A
 // sandbox that has died since holds still by itself.
-func (e *Engine) capture(ctx context.Context, facts sojourn.Facts, state []string) (checkpoint.Capture, error) {
+func (e *Engine) capture(ctx context.Context, facts sojourn.Facts, row harness.Runtime) (checkpoint.Capture, error) {
 	e.mu.Lock()
 	c := e.computes[facts.Session.ID]
 	e.mu.Unlock()
@@ -102,6 +103,9 @@ func (e *Engine) capture(ctx context.Context, facts sojourn.Facts, state []strin
 		return checkpoint.Capture{}, errNoFiles
 	}
 	if !ended(c.box) {
+		if err := e.settle(ctx, c, row); err != nil {
+			return checkpoint.Capture{}, err
+		}
 		thaw, err := e.freeze(ctx, c)
 		if err != nil {
 			return checkpoint.Capture{}, err
@@ -110,7 +114,7 @@ func (e *Engine) capture(ctx context.Context, facts sojourn.Facts, state []strin
 	}
 	dirs := c.box.Dirs()
 	spec := checkpoint.Spec{
-		Workspace: dirs.Workspace, Home: dirs.Home, State: state, Cache: e.cfg.Cache,
+		Workspace: dirs.Workspace, Home: dirs.Home, State: row.State, Cache: e.cfg.Cache,
 		WorkspaceMaxBytes: e.cfg.WorkspaceMaxBytes, ConversationMaxBytes: e.cfg.ConversationMaxBytes,
 	}
 	if h := facts.Head; h != nil && h.Root != "" {
@@ -130,6 +134,16 @@ func (e *Engine) capture(ctx context.Context, facts sojourn.Facts, state []strin
 		err = e.cfg.Checkpoints.Verify(ctx, got.Ref)
 	}
 	return got, err
+}
+
+// settle waits until the agent has its conversation on disk.
+func (e *Engine) settle(ctx context.Context, c *compute, row harness.Runtime) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if err := harness.Settle(ctx, c.peer, row); err != nil && !ended(c.box) {
+		return fmt.Errorf("wait for the conversation to rest: %w", err)
+	}
+	return nil
 }
 
 // freeze stops every process of the sandbox until thaw is called.
