@@ -1,7 +1,7 @@
 # Makes `go test -v` short and honest: one line for a package that passed, what
 # the failed tests said for one that did not, and every skipped test with its
 # reason, so that what was not tested is never silent.
-function forget() { n = 0; held = 0; said = ""; name = ""; split("", failing) }
+function forget() { n = 0; held = 0; name = ""; split("", said); split("", failing) }
 
 # Each line belongs to the test that go test last named; "" is the package.
 function keep(owner) { line[++n] = $0; of[n] = owner }
@@ -22,14 +22,14 @@ function keep(owner) { line[++n] = $0; of[n] = owner }
 	fflush()
 	next
 }
-/^=== (RUN|NAME|CONT|PAUSE) / { name = $3; said = ""; next }
+/^=== (RUN|NAME|CONT|PAUSE) / { name = $3; next }
 /^(panic:|fatal error:|signal:|\*\*\* Test killed|WARNING: DATA RACE)/ { name = "" }
 /^ *--- (PASS|FAIL|SKIP): / {
 	if ($2 == "FAIL:") { failing[$3] = 1; keep($3) }
-	if ($2 == "SKIP:") { skip[++held] = "    skipped " $3 " " said; skips++ }
+	if ($2 == "SKIP:") { skip[++held] = "    skipped " $3 " " said[$3]; skips++ }
 	next
 }
-/^ +[A-Za-z0-9_]+\.go:[0-9]+: / { said = $0 }
+/^ +[A-Za-z0-9_]+\.go:[0-9]+: / { said[name] = $0 }
 { keep(name) }
 END {
 	for (i = 1; i <= n; i++) print line[i]
