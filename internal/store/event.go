@@ -15,9 +15,6 @@ const (
 	WHERE session = $1 AND seq > $2 ORDER BY seq LIMIT $3`
 )
 
-// eventPageBytes bounds what one call of Events reads into memory.
-const eventPageBytes = 4 << 20
-
 // AppendEvents appends events that change nothing else, and returns the number
 // of the last. It is what applying [sojourn.Decision.Note] does, without reading
 // the session's facts first: for the many small events of an agent at work.
@@ -58,31 +55,18 @@ func (t *Tx) insertEvents(id sojourn.SessionID, after int64, drafts []sojourn.Ev
 	return nil
 }
 
+func scanEvent(row scanner) (e sojourn.Event, err error) {
+	var at int64
+	var data string
+	err = row.Scan(&e.Session, &e.Seq, &at, &e.Type, &e.Turn, &e.Run, &data)
+	e.At, e.Data = instant(at), json.RawMessage(data)
+	return e, err
+}
+
 // Events returns the session's events behind seq after, in order: at most limit
 // (0 means 100) and about 4 MiB of data, yet at least one if there is one. An
 // unknown session has none.
 func (t *Tx) Events(id sojourn.SessionID, after int64, limit int) ([]sojourn.Event, error) {
-	rows, err := t.q.QueryContext(t.ctx, selectEvents, id, after, page(limit))
-	if err != nil {
-		return nil, t.fail("read events", err)
-	}
-	defer rows.Close()
-	var all []sojourn.Event
-	for bytes := 0; bytes < eventPageBytes && rows.Next(); {
-		var e sojourn.Event
-		var at int64
-		var data string
-		if err := rows.Scan(&e.Session, &e.Seq, &at, &e.Type, &e.Turn, &e.Run, &data); err != nil {
-			return nil, t.fail("read events", err)
-		}
-		e.At, e.Data = instant(at), json.RawMessage(data)
-		if bytes += len(data); bytes > eventPageBytes && len(all) > 0 {
-			break
-		}
-		all = append(all, e)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, t.fail("read events", err)
-	}
-	return all, nil
+	size := func(e sojourn.Event) int { return len(e.Data) }
+	return collectWithin(t, "events", pageBytes, size, scanEvent, selectEvents, id, after, page(limit))
 }

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -214,17 +215,29 @@ func one[T any](t *Tx, what string, scan func(scanner) (T, error), query string,
 	return v, nil
 }
 
+// pageBytes bounds what a page of rows that may be large reads into memory.
+const pageBytes = 4 << 20
+
 // collect reads all rows that query selects.
-func collect[T any](t *Tx, what string, scan func(scanner) (T, error), query string, args ...any) (all []T, err error) {
+func collect[T any](t *Tx, what string, scan func(scanner) (T, error), query string, args ...any) ([]T, error) {
+	return collectWithin(t, what, math.MaxInt, func(T) int { return 0 }, scan, query, args...)
+}
+
+// collectWithin reads rows that query selects until they come to most by size,
+// and at least one.
+func collectWithin[T any](t *Tx, what string, most int, size func(T) int, scan func(scanner) (T, error), query string, args ...any) (all []T, err error) {
 	rows, err := t.q.QueryContext(t.ctx, query, args...)
 	if err != nil {
 		return nil, t.fail("read "+what, err)
 	}
 	defer rows.Close()
-	for rows.Next() {
+	for total := 0; total < most && rows.Next(); {
 		v, err := scan(rows)
 		if err != nil {
 			return nil, t.fail("read "+what, err)
+		}
+		if total += size(v); total > most && len(all) > 0 {
+			break
 		}
 		all = append(all, v)
 	}

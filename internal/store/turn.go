@@ -38,8 +38,14 @@ func (t *Tx) Turn(id sojourn.TurnID) (sojourn.Turn, error) {
 	return one(t, "turn", scanTurn, selectTurn, id)
 }
 
-// Turns returns turns of a session with a number above after, in order; limit 0
-// means 100.
+// Turns returns turns of a session with a number above after, in order: at most
+// limit (0 means 100) and about 4 MiB of input, yet at least one if there is one.
 func (t *Tx) Turns(session sojourn.SessionID, after int64, limit int) ([]sojourn.Turn, error) {
-	return collect(t, "turns", scanTurn, selectTurns, session, after, page(limit))
+	size := func(turn sojourn.Turn) (n int) {
+		for _, p := range turn.Input {
+			n += len(p.Text) + len(p.Data)
+		}
+		return n
+	}
+	return collectWithin(t, "turns", pageBytes, size, scanTurn, selectTurns, session, after, page(limit))
 }
