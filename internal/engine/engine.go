@@ -154,18 +154,6 @@ func (e *Engine) Ready() <-chan struct{} { return e.ready }
 // Now is the engine's clock.
 func (e *Engine) Now() time.Time { return time.Now().UTC() }
 
-// spawn runs f as a goroutine that Run waits for. It reports false when the
-// engine is already closed.
-func (e *Engine) spawn(f func()) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed {
-		return false
-	}
-	e.wg.Go(f)
-	return true
-}
-
 // decide runs one decision on a session as a transaction of its own.
 func (e *Engine) decide(ctx context.Context, id sojourn.SessionID, f func(*store.Tx, *sojourn.Decision) error) error {
 	return e.cfg.Store.Update(ctx, func(tx *store.Tx) error {

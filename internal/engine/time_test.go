@@ -129,7 +129,7 @@ func TestIdleHoldAtItsTrueValue(t *testing.T) {
 		if w.State != sojourn.WorkspaceAttached {
 			b.Fatalf("workspace is %s after run %s", w.State, r.State)
 		}
-		left := w.ExpiresAt.Sub(time.Now())
+		left := time.Until(w.ExpiresAt)
 		if left > sojourn.DefaultHold || left < sojourn.DefaultHold-5*time.Second {
 			b.Errorf("the hold has %v left, want 25 minutes", left)
 		}
