@@ -3,10 +3,7 @@ package gvisor_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -14,10 +11,9 @@ import (
 	"testing"
 	"time"
 
-	specs "github.com/opencontainers/runtime-spec/specs-go"
-
 	"github.com/sojourn-dev/sojourn/internal/link"
 	"github.com/sojourn-dev/sojourn/sandbox"
+	"github.com/sojourn-dev/sojourn/sandbox/gvisor/gvisortest"
 )
 
 // BenchmarkColdStart compares making a sandbox, until its keeper answers, with running
@@ -28,13 +24,17 @@ func BenchmarkColdStart(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer d.Close()
-	bare := newBare(b)
-	bare.run(b) // warms caches for both
+	self, err := os.Executable()
+	if err != nil {
+		b.Fatal(err)
+	}
+	bare := gvisortest.NewBare(b, self)
+	bare.Run(b) // warms caches for both
 	var creates, readies, bares []time.Duration
 	for i := int64(0); b.Loop(); i++ {
 		create, ready := coldStart(b, d, i)
 		creates, readies = append(creates, create), append(readies, ready)
-		bares = append(bares, bare.run(b))
+		bares = append(bares, bare.Run(b))
 	}
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(median(creates), "create-ms")
@@ -66,70 +66,6 @@ func coldStart(b *testing.B, d sandbox.Driver, epoch int64) (create, ready time.
 		b.Fatal(err)
 	}
 	return create, ready
-}
-
-// bare is gVisor as one would run it by hand.
-type bare struct {
-	self, dir string
-	runs      int
-}
-
-func newBare(b *testing.B) *bare {
-	b.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		b.Fatal(err)
-	}
-	dir := b.TempDir()
-	root := filepath.Join(dir, "root")
-	for _, d := range []string{"usr", "proc", "dev", "tmp", "sys"} {
-		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
-			b.Fatal(err)
-		}
-	}
-	for _, d := range []string{"bin", "sbin", "lib", "lib64"} {
-		if err := os.Symlink("usr/"+d, filepath.Join(root, d)); err != nil {
-			b.Fatal(err)
-		}
-	}
-	spec := specs.Spec{
-		Version: "1.0.0",
-		Root:    &specs.Root{Path: root},
-		Process: &specs.Process{Args: []string{"/bin/true"}, Cwd: "/", Env: []string{"PATH=/bin"}},
-		Mounts: []specs.Mount{
-			{Destination: "/proc", Type: "proc", Source: "proc"},
-			{Destination: "/dev", Type: "tmpfs", Source: "tmpfs"},
-			{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs"},
-			{Destination: "/usr", Type: "bind", Source: "/usr", Options: []string{"rbind", "ro"}},
-		},
-		Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{{Type: "pid"}, {Type: "network"}, {Type: "ipc"}, {Type: "uts"}, {Type: "mount"}}},
-	}
-	config, err := json.Marshal(spec)
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "config.json"), config, 0o644); err != nil {
-		b.Fatal(err)
-	}
-	return &bare{self: self, dir: dir}
-}
-
-func (r *bare) run(b *testing.B) time.Duration {
-	b.Helper()
-	r.runs++
-	args := []string{
-		"runsc", "--root=" + filepath.Join(r.dir, "state"), "--network=none", "--gofer-network-namespace=new", "--ignore-cgroups", "--overlay2=root:memory",
-		"--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK",
-	}
-	if os.Geteuid() != 0 {
-		args = append(args, "--rootless")
-	}
-	cmd := exec.Command(r.self, append(args, "run", "--bundle="+r.dir, fmt.Sprintf("bare%08d", r.runs))...)
-	began := time.Now()
-	if out, err := cmd.CombinedOutput(); err != nil {
-		b.Fatalf("run runsc by hand: %v: %s", err, out)
-	}
-	return time.Since(began)
 }
 
 // BenchmarkIdleMemory reports what an idle sandbox beside others costs: the
