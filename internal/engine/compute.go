@@ -278,11 +278,14 @@ func newPeer(box sandbox.Sandbox, epoch int64) *link.Peer {
 
 func (e *Engine) restore(ctx context.Context, c *compute, h sojourn.Checkpoint) error {
 	dirs := c.box.Dirs()
-	_, err := e.cfg.Checkpoints.Restore(ctx, checkpoint.Ref{ID: checkpoint.RootID(h.Root), Bytes: h.RootBytes}, checkpoint.Target{
+	report, err := e.cfg.Checkpoints.Restore(ctx, checkpoint.Ref{ID: checkpoint.RootID(h.Root), Bytes: h.RootBytes}, checkpoint.Target{
 		Workspace: dirs.Workspace, Home: dirs.Home, Empty: true, Cache: e.cfg.Cache,
 	})
 	if err != nil {
 		return fmt.Errorf("restore checkpoint %s: %w", h.ID, err)
+	}
+	if !report.Workspace.Captured || !report.Conversation.Captured { // an empty tree is never taken for a restored one
+		return fmt.Errorf("restore checkpoint %s: it does not hold both trees", h.ID)
 	}
 	return nil
 }
