@@ -11,8 +11,16 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sojourn-dev/sojourn/sandbox"
 )
+
+// hungUp reports whether the other side has closed the connection: it shows as a
+// reset when something had been sent that was never read.
+func hungUp(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET)
+}
 
 func listen(t *testing.T, dir, token string) *Door {
 	t.Helper()
@@ -62,7 +70,7 @@ func TestDoorKeepsImpostorsOut(t *testing.T) {
 	d := listen(t, dir, token)
 	for _, words := range []string{NewToken() + "\n", strings.ToUpper(token) + "\n", token + "x", strings.Repeat("\n", 65)} {
 		c := call(t, dir, words)
-		if n, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		if n, err := c.Read(make([]byte, 1)); !hungUp(err) {
 			t.Errorf("after %q: read %d, %v, want EOF", words, n, err)
 		}
 	}
@@ -84,8 +92,8 @@ func TestDoorIsNotBlockedByACrowd(t *testing.T) {
 	if _, err := d.Dial(t.Context()); err != nil {
 		t.Errorf("Dial = %v", err)
 	}
-	if n, err := crowd[0].Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-		t.Errorf("the oldest of the crowd: read %d, %v, want EOF", n, err)
+	if n, err := crowd[0].Read(make([]byte, 1)); !hungUp(err) {
+		t.Errorf("the oldest of the crowd: read %d, %v, want the end", n, err)
 	}
 }
 
