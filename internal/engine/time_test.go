@@ -156,7 +156,8 @@ func TestIdleHoldAtItsTrueValue(t *testing.T) {
 	})
 }
 
-// TestTurnMovesTheHold: a turn is a touch, and reading is not.
+// TestTurnMovesTheHold: a turn and connecting are touches; reading and staying
+// connected are not.
 func TestTurnMovesTheHold(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.ended(b.submit("@say hi"), time.Minute)
@@ -171,6 +172,19 @@ func TestTurnMovesTheHold(t *testing.T) {
 		if got := b.workspace().ExpiresAt; !got.Equal(first) {
 			b.Errorf("reading moved the deadline from %v to %v", first, got)
 		}
+		c, err := b.e.Follow(b.Context(), b.ref, 0)
+		if err != nil {
+			b.Fatal(err)
+		}
+		second := b.workspace().ExpiresAt
+		if moved := second.Sub(first); moved < 10*time.Minute {
+			b.Errorf("connecting to the stream moved the deadline by %v, want ten minutes", moved)
+		}
+		time.Sleep(5 * time.Minute)
+		if got := b.workspace().ExpiresAt; !got.Equal(second) {
+			b.Errorf("staying connected moved the deadline from %v to %v", second, got)
+		}
+		c.Close()
 		b.ended(b.submit("@say hi"), time.Minute)
 		if moved := b.workspace().ExpiresAt.Sub(first); moved < 10*time.Minute {
 			b.Errorf("a turn moved the deadline by %v, want ten minutes", moved)

@@ -163,13 +163,25 @@ func checkCursor(after, head int64) error {
 }
 
 // Follow returns a cursor on a session's log that starts behind after and waits
-// for events to come. The caller closes it.
+// for events to come. The caller closes it. Connecting is a sign of use and
+// touches the lease once; staying connected is not.
 func (e *Engine) Follow(ctx context.Context, ref Ref, after int64) (*hub.Cursor, error) {
+	var facts sojourn.Facts
 	err := e.view(ctx, ref, func(_ *store.Tx, f sojourn.Facts) error {
+		facts = f
 		return checkCursor(after, f.Session.LastSeq)
 	})
 	if err != nil {
 		return nil, err
+	}
+	if l := facts.Lease; l != nil && l.Live(e.Now()) {
+		_, err := e.update(ctx, ref, func(_ *store.Tx, d *sojourn.Decision) error {
+			d.TouchLease(l.Epoch)
+			return nil
+		})
+		if err != nil {
+			e.log.Warn("touch a lease", "session", ref.ID, "lease_epoch", l.Epoch, "error", err)
+		}
 	}
 	return e.cfg.Hub.Subscribe(ref.ID, after), nil
 }
