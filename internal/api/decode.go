@@ -14,9 +14,10 @@ const (
 )
 
 // Decode reads exactly one JSON value from data into v. Text that is not UTF-8,
-// values nested deeper than [MaxBodyDepth] and anything behind the value are
-// refused with an error that says where. Which fields a value may have is for
-// the schema to say.
+// values nested deeper than [MaxBodyDepth], names that an object has twice and
+// anything behind the value are refused with an error that says where. Which
+// fields a value may have is for the schema to say: it looks at the last of two
+// equal names, where the decoder would take something of both.
 func Decode(data []byte, v any) error {
 	if !utf8.Valid(data) {
 		return fmt.Errorf("not valid UTF-8 at byte %d", invalidAt(data))
@@ -28,7 +29,51 @@ func Decode(data []byte, v any) error {
 	if s, ok := errors.AsType[*json.SyntaxError](err); ok {
 		return fmt.Errorf("not valid JSON at byte %d: %s", s.Offset, s.Error())
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	if name, at, twice := repeated(data); twice {
+		return fmt.Errorf("the name %q is there twice, again at byte %d", name, at)
+	}
+	return nil
+}
+
+// repeated returns the first name that an object of data has twice, and where.
+// data is valid JSON.
+func repeated(data []byte) (name string, at int, twice bool) {
+	var names []map[string]bool // of the open objects; nil for an array
+	inName := false             // whether a string here would be a name
+	for i := 0; i < len(data); i++ {
+		switch data[i] {
+		case '{':
+			names, inName = append(names, map[string]bool{}), true
+		case '[':
+			names, inName = append(names, nil), false
+		case '}', ']':
+			names, inName = names[:len(names)-1], false
+		case ',':
+			inName = names[len(names)-1] != nil
+		case '"':
+			from := i
+			for i++; data[i] != '"'; i++ {
+				if data[i] == '\\' {
+					i++
+				}
+			}
+			if !inName {
+				continue
+			}
+			inName = false
+			var key string
+			_ = json.Unmarshal(data[from:i+1], &key) // valid JSON has valid strings
+			open := names[len(names)-1]
+			if open[key] {
+				return key, from, true
+			}
+			open[key] = true
+		}
+	}
+	return "", 0, false
 }
 
 // invalidAt returns the offset of the first byte that is not UTF-8.

@@ -26,10 +26,32 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("%q is taken", data)
 		}
 		if err != nil && json.Valid(data) && utf8.Valid(data) && strings.Count(string(data), "[")+strings.Count(string(data), "{") <= MaxBodyDepth &&
-			!strings.Contains(err.Error(), "range") {
+			!strings.Contains(err.Error(), "range") && !strings.Contains(err.Error(), "twice") {
 			t.Errorf("%q is refused: %v", data, err)
 		}
 	})
+}
+
+// A schema sees the last of two equal names; a decoder merges them.
+func TestDecodeRefusesANameThatIsThereTwice(t *testing.T) {
+	for _, s := range []string{
+		`{"a":1,"a":1}`, `{"a":1,"\u0061":2}`, `[{"b":{"a":1,"c":[1,{}],"a":null}}]`,
+		`{"metadata":{"x":"1"},"title":"","metadata":{"y":"2"}}`,
+	} {
+		var v any
+		if err := Decode([]byte(s), &v); err == nil || !strings.Contains(err.Error(), "twice") {
+			t.Errorf("%s: %v", s, err)
+		}
+	}
+	for _, s := range []string{
+		`{"a":"a","b":"a"}`, `[{"a":1},{"a":1}]`, `{"a":{"a":{"a":1}}}`, `{"a":["a","a",{"a":"a"}],"b":"\"a"}`,
+		`["a","a"]`, `{"A":1,"a":2}`, `"a"`, `{"a\\":1,"a":2}`, `{"x":[],"y":{},"z":"{\"x\":"}`,
+	} {
+		var v any
+		if err := Decode([]byte(s), &v); err != nil {
+			t.Errorf("%s: %v", s, err)
+		}
+	}
 }
 
 func depth(v any) int {
