@@ -43,6 +43,9 @@ test: ## all tests: units, suites, policies, contract scripts, end to end
 	@echo "tests: the first build compiles gVisor and SQLite, about 6 minutes on 2 cores"
 	@$(GO) test -v -timeout 20m ./... 2>&1 | awk -f tools/tests.awk
 
+# Measured cold on 2 busy cores, in processor time: building 4.6 minutes, vet 1.5,
+# staticcheck 2.4, which reads all of gVisor for its facts. That is little enough
+# to leave nothing out.
 .PHONY: lint
 lint: ## go vet, gofumpt, staticcheck
 	@echo "gofumpt"
