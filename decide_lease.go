@@ -34,22 +34,31 @@ func (d *Decision) holding(epoch int64) error {
 	return nil
 }
 
-// RequestLease starts a new epoch: at most one lease of a session is ever not
-// terminal, so an older one must have ended.
-func (d *Decision) RequestLease(driver, isolation string, t Terms) (Lease, error) {
-	s := &d.facts.Session
+// AdmitsLease returns why no lease of the session may be requested now, or nil.
+// The codes are workspace_starting and session_archived.
+func (d *Decision) AdmitsLease() error {
 	if l := d.facts.Lease; l != nil && !l.State.Terminal() {
-		return Lease{}, Errorf(CodeWorkspaceStarting, "Lease epoch %d has not ended.", l.Epoch)
+		return Errorf(CodeWorkspaceStarting, "Lease epoch %d has not ended.", l.Epoch)
 	}
-	if s.Archived() {
-		return Lease{}, Errorf(CodeSessionArchived, "The session is archived.")
+	if d.facts.Session.Archived() {
+		return Errorf(CodeSessionArchived, "The session is archived.")
 	}
 	if r := d.facts.Active; r != nil && r.State == RunSealing { // a new epoch would fence its checkpoint off
-		return Lease{}, &Error{
+		return &Error{
 			Code: CodeWorkspaceStarting, RetryAfter: sealingRetry,
 			Message: "A run is being sealed. Retry: a sandbox with its work follows.",
 		}
 	}
+	return nil
+}
+
+// RequestLease starts a new epoch: at most one lease of a session is ever not
+// terminal, so an older one must have ended.
+func (d *Decision) RequestLease(driver, isolation string, t Terms) (Lease, error) {
+	if err := d.AdmitsLease(); err != nil {
+		return Lease{}, err
+	}
+	s := &d.facts.Session
 	if t.Ceiling == 0 {
 		t.Ceiling = DefaultCeiling
 	}
