@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -111,17 +112,10 @@ func (e *Engine) fly(ctx context.Context, id sojourn.SessionID) (*compute, error
 			return nil, unreachable(err)
 		}
 	}
-	facts, err = e.endOld(ctx, id)
-	if err != nil {
+	if err := e.endOld(ctx, id); err != nil {
 		return nil, err
 	}
-	if c := facts.Continuation(e.Now()); !c.CanContinue {
-		return nil, &sojourn.Error{
-			Code: sojourn.CodeResumeUnavailable, Details: map[string]string{"reason": string(c.Reason)},
-			Message: "The previous state cannot be restored (" + string(c.Reason) + ").",
-		}
-	}
-	return e.grant(ctx, facts)
+	return e.grant(ctx, id)
 }
 
 func unreachable(err error) error {
@@ -132,25 +126,26 @@ func unreachable(err error) error {
 }
 
 // endOld ends a lease that is over in fact but not yet in its row, and destroys
-// what is left of earlier leases: there are never two sandboxes of a session.
-func (e *Engine) endOld(ctx context.Context, id sojourn.SessionID) (f sojourn.Facts, err error) {
-	err = e.decide(ctx, id, func(tx *store.Tx, d *sojourn.Decision) error {
-		l := d.Facts().Lease
-		if l != nil && !l.State.Terminal() {
+// what is left of earlier leases: there are never two sandboxes of a session. A
+// sandbox whose files are being sealed is none of them.
+func (e *Engine) endOld(ctx context.Context, id sojourn.SessionID) error {
+	var refusal error
+	err := e.decide(ctx, id, func(_ *store.Tx, d *sojourn.Decision) error {
+		if l := d.Facts().Lease; l != nil {
 			if err := endLease(d, *l, endState(*l, d.Now()), endReason(*l, d.Now())); err != nil {
 				return err
 			}
 		}
-		f = d.Facts()
+		refusal = d.AdmitsLease()
 		return nil
 	})
-	if err != nil {
-		return f, err
+	if err = cmp.Or(err, refusal); err != nil {
+		return err
 	}
 	if err := e.destroyEnded(ctx, id); err != nil {
-		return f, unreachable(err)
+		return unreachable(err)
 	}
-	return f, nil
+	return nil
 }
 
 func endState(l sojourn.Lease, now time.Time) sojourn.LeaseState {
@@ -175,10 +170,17 @@ func endReason(l sojourn.Lease, now time.Time) string {
 
 // grant makes a sandbox under a new lease and restores the head checkpoint into
 // it while its keeper boots. After a failure nothing is left of it.
-func (e *Engine) grant(ctx context.Context, facts sojourn.Facts) (*compute, error) {
-	id := facts.Session.ID
+func (e *Engine) grant(ctx context.Context, id sojourn.SessionID) (*compute, error) {
+	var facts sojourn.Facts
 	var lease sojourn.Lease
 	err := e.decide(ctx, id, func(_ *store.Tx, d *sojourn.Decision) (err error) {
+		facts = d.Facts()
+		if c := facts.Continuation(d.Now()); !c.CanContinue {
+			return &sojourn.Error{
+				Code: sojourn.CodeResumeUnavailable, Details: map[string]string{"reason": string(c.Reason)},
+				Message: "The previous state cannot be restored (" + string(c.Reason) + ").",
+			}
+		}
 		lease, err = d.RequestLease(e.cfg.Driver.Name(), string(e.cfg.Driver.Capabilities().Isolation), e.cfg.Terms)
 		return err
 	})
@@ -259,8 +261,7 @@ func (e *Engine) provide(ctx context.Context, facts sojourn.Facts, lease sojourn
 		c.peer.Close()
 		return nil, err
 	}
-	e.register(c)
-	return c, nil
+	return e.register(c), nil
 }
 
 func newPeer(box sandbox.Sandbox, epoch int64) *link.Peer {
@@ -290,18 +291,29 @@ func (e *Engine) restore(ctx context.Context, c *compute, h sojourn.Checkpoint) 
 	return nil
 }
 
-// register makes a compute known and watches its sandbox.
-func (e *Engine) register(c *compute) {
+// register makes a compute known and watches its sandbox. When the sandbox is
+// known already, it returns the compute that is used.
+func (e *Engine) register(c *compute) *compute {
 	e.mu.Lock()
 	old := e.computes[c.session]
+	if old != nil && old.epoch == c.epoch && !ended(old.box) {
+		e.mu.Unlock()
+		c.peer.Close()
+		return old
+	}
 	e.computes[c.session] = c
-	if !e.closed {
+	closed := e.closed
+	if !closed {
 		e.wg.Go(func() { e.watch(c) })
 	}
 	e.mu.Unlock()
 	if old != nil {
 		old.peer.Close()
 	}
+	if closed {
+		c.peer.Close()
+	}
+	return c
 }
 
 // watch ends the lease when its sandbox ends by itself.

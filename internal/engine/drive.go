@@ -12,6 +12,7 @@ import (
 	"github.com/sojourn-dev/sojourn/internal/link"
 	"github.com/sojourn-dev/sojourn/internal/store"
 	"github.com/sojourn-dev/sojourn/internal/work"
+	"github.com/sojourn-dev/sojourn/sandbox"
 )
 
 // maxDrives is how often a run is taken up after drives that failed for a reason
@@ -237,10 +238,12 @@ func (e *Engine) resume(ctx context.Context, d *drive, facts sojourn.Facts) erro
 	if !ok {
 		return e.fail(ctx, d, sojourn.CodeRuntimeUnavailable, "Runtime "+facts.Session.Runtime+" is not configured.")
 	}
-	l := facts.Lease
-	c := e.live(l, e.Now())
-	if c == nil || l.Epoch != facts.Active.Epoch {
+	c, err := e.reach(ctx, facts)
+	if errors.Is(err, sandbox.ErrGone) {
 		return e.lose(ctx, d)
+	}
+	if err != nil { // unreachable is not gone
+		return fmt.Errorf("reach the sandbox of run %s: %w", d.run, err)
 	}
 	again, err := e.driveOn(ctx, d, c, row)
 	if again {
@@ -249,10 +252,34 @@ func (e *Engine) resume(ctx context.Context, d *drive, facts sojourn.Facts) erro
 	return err
 }
 
-// lose ends a run whose sandbox is not there any more.
+// reach returns the compute that the active run has been given to: the one at
+// hand, or one taken over from an earlier process. The error is ErrGone when it
+// is over.
+func (e *Engine) reach(ctx context.Context, facts sojourn.Facts) (*compute, error) {
+	l := facts.Lease
+	if l == nil || l.Epoch != facts.Active.Epoch || !l.Live(e.Now()) {
+		return nil, sandbox.ErrGone
+	}
+	if c := e.live(l, e.Now()); c != nil {
+		return c, nil
+	}
+	return e.adopt(ctx, *l)
+}
+
+// lose ends a run whose sandbox is not there any more, with the lease if that is
+// still open.
 func (e *Engine) lose(ctx context.Context, d *drive) error {
-	return e.endRun(ctx, d, sojourn.RunCrashed, sojourn.StopWorkspaceLost,
-		&sojourn.RunError{Code: sojourn.StopWorkspaceLost, Message: "The sandbox was lost."})
+	return e.commit(ctx, d, func(_ *store.Tx, dec *sojourn.Decision) error {
+		r, l := dec.Facts().Active, dec.Facts().Lease
+		if r == nil || r.ID != d.run {
+			return nil
+		}
+		if l != nil && l.Epoch == r.Epoch && !l.State.Terminal() {
+			return endLease(dec, *l, endState(*l, dec.Now()), endReason(*l, dec.Now()))
+		}
+		return dec.EndRun(d.run, sojourn.RunCrashed, sojourn.StopWorkspaceLost,
+			&sojourn.RunError{Code: sojourn.StopWorkspaceLost, Message: "The sandbox was lost."})
+	})
 }
 
 func (e *Engine) fail(ctx context.Context, d *drive, code sojourn.Code, message string) error {
@@ -377,7 +404,7 @@ func (e *Engine) conversationLost(ctx context.Context, d *drive, c *compute, out
 	err = e.commit(ctx, d, func(tx *store.Tx, dec *sojourn.Decision) error {
 		f := dec.Facts()
 		l, h := f.Lease, f.Head
-		fresh = false
+		fresh, again = false, false
 		if h != nil && l != nil && l.Restored == h.ID {
 			worked, err := tx.LeaseWorked(f.Session.ID, l.Epoch)
 			if err != nil {

@@ -69,8 +69,7 @@ func (e *Engine) adopt(ctx context.Context, l sojourn.Lease) (*compute, error) {
 		return nil, err
 	}
 	c := &compute{session: l.Session, epoch: l.Epoch, box: box, peer: newPeer(box, l.Epoch)}
-	e.register(c)
-	return c, nil
+	return e.register(c), nil
 }
 
 // orderDestruction makes the destruction of sandboxes whose leases are over due.

@@ -11,6 +11,7 @@ import (
 	"github.com/sojourn-dev/sojourn/internal/checkpoint"
 	"github.com/sojourn-dev/sojourn/internal/harness"
 	"github.com/sojourn-dev/sojourn/internal/store"
+	"github.com/sojourn-dev/sojourn/sandbox"
 )
 
 // maxCaptures is how often a capture is tried before the run is completed with
@@ -23,6 +24,10 @@ const maxCaptures = 3
 func (e *Engine) seal(ctx context.Context, d *drive, facts sojourn.Facts) error {
 	r := facts.Active
 	row, _ := e.runtime(facts.Session.Runtime)
+	c, gone := e.remains(ctx, facts)
+	if gone != nil && !errors.Is(gone, sandbox.ErrGone) { // unreachable is not gone
+		return fmt.Errorf("reach the files of run %s: %w", r.ID, gone)
+	}
 	var ck sojourn.Checkpoint
 	err := e.commit(ctx, d, func(tx *store.Tx, dec *sojourn.Decision) error {
 		old, err := tx.CapturingCheckpoints(facts.Session.ID)
@@ -41,7 +46,10 @@ func (e *Engine) seal(ctx context.Context, d *drive, facts sojourn.Facts) error 
 	if facts.Lease != nil && facts.Lease.Epoch == r.Epoch {
 		ck.AgentConversation = facts.Lease.Conversation
 	}
-	got, err := e.captureAgain(ctx, facts, row)
+	var got checkpoint.Capture
+	if err = gone; err == nil {
+		got, err = e.captureAgain(ctx, c, facts, row)
+	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -52,7 +60,14 @@ func (e *Engine) seal(ctx context.Context, d *drive, facts sojourn.Facts) error 
 	} else {
 		describe(&ck, got)
 	}
-	return e.commit(ctx, d, func(_ *store.Tx, dec *sojourn.Decision) error { return dec.Seal(ck) })
+	return e.commit(ctx, d, func(_ *store.Tx, dec *sojourn.Decision) error {
+		if l := dec.Facts().Lease; gone != nil && l != nil && l.Epoch == r.Epoch {
+			if err := endLease(dec, *l, endState(*l, dec.Now()), endReason(*l, dec.Now())); err != nil {
+				return err
+			}
+		}
+		return dec.Seal(ck)
+	})
 }
 
 // describe writes what was captured into the record.
@@ -76,10 +91,10 @@ func describe(ck *sojourn.Checkpoint, got checkpoint.Capture) {
 }
 
 // captureAgain captures, and tries again after a passing fault.
-func (e *Engine) captureAgain(ctx context.Context, facts sojourn.Facts, row harness.Runtime) (got checkpoint.Capture, err error) {
+func (e *Engine) captureAgain(ctx context.Context, c *compute, facts sojourn.Facts, row harness.Runtime) (got checkpoint.Capture, err error) {
 	for attempt := 1; ; attempt++ {
-		got, err = e.capture(ctx, facts, row)
-		if err == nil || attempt == maxCaptures || ctx.Err() != nil || errors.Is(err, errNoFiles) {
+		got, err = e.capture(ctx, c, facts, row)
+		if err == nil || attempt == maxCaptures || ctx.Err() != nil {
 			return got, err
 		}
 		select {
@@ -90,18 +105,26 @@ func (e *Engine) captureAgain(ctx context.Context, facts sojourn.Facts, row harn
 	}
 }
 
-// errNoFiles reports that the sandbox is gone with its directories.
-var errNoFiles = errors.New("the sandbox's files are gone")
-
-// capture reads the files of the run's sandbox while nothing in it can write. A
-// sandbox that has died since holds still by itself.
-func (e *Engine) capture(ctx context.Context, facts sojourn.Facts, row harness.Runtime) (checkpoint.Capture, error) {
+// remains returns the compute whose files a sealing run is to keep, also when
+// its lease is over: until the run is sealed it is not destroyed. The error is
+// ErrGone when the files are gone with it.
+func (e *Engine) remains(ctx context.Context, facts sojourn.Facts) (*compute, error) {
+	l, epoch := facts.Lease, facts.Active.Epoch
 	e.mu.Lock()
 	c := e.computes[facts.Session.ID]
 	e.mu.Unlock()
-	if c == nil || c.epoch != facts.Active.Epoch {
-		return checkpoint.Capture{}, errNoFiles
+	switch {
+	case c != nil && c.epoch == epoch:
+		return c, nil
+	case l == nil || l.Epoch != epoch || e.cfg.Driver == nil || e.cfg.Driver.Name() != l.Driver:
+		return nil, sandbox.ErrGone
 	}
+	return e.adopt(ctx, *l)
+}
+
+// capture reads the files of the run's sandbox while nothing in it can write. A
+// sandbox that has died since holds still by itself.
+func (e *Engine) capture(ctx context.Context, c *compute, facts sojourn.Facts, row harness.Runtime) (checkpoint.Capture, error) {
 	if !ended(c.box) {
 		if err := e.settle(ctx, c, row); err != nil {
 			return checkpoint.Capture{}, err
