@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/sojourn-dev/sojourn"
@@ -122,19 +123,8 @@ func (e *Engine) remains(ctx context.Context, facts sojourn.Facts) (*compute, er
 	return e.adopt(ctx, *l)
 }
 
-// capture reads the files of the run's sandbox while nothing in it can write. A
-// sandbox that has died since holds still by itself.
+// capture makes a checkpoint of the files of the run's sandbox and reads it back.
 func (e *Engine) capture(ctx context.Context, c *compute, facts sojourn.Facts, row harness.Runtime) (checkpoint.Capture, error) {
-	if !ended(c.box) {
-		if err := e.settle(ctx, c, row); err != nil {
-			return checkpoint.Capture{}, err
-		}
-		thaw, err := e.freeze(ctx, c)
-		if err != nil {
-			return checkpoint.Capture{}, err
-		}
-		defer thaw()
-	}
 	dirs := c.box.Dirs()
 	spec := checkpoint.Spec{
 		Workspace: dirs.Workspace, Home: dirs.Home, State: row.State, Cache: e.cfg.Cache,
@@ -146,7 +136,7 @@ func (e *Engine) capture(ctx context.Context, c *compute, facts sojourn.Facts, r
 	if l := facts.Lease; l != nil {
 		spec.Agent, _ = json.Marshal(map[string]string{"conversation": l.Conversation, "runtime": facts.Session.Runtime})
 	}
-	got, err := e.cfg.Checkpoints.Capture(ctx, spec)
+	got, err := e.captureStill(ctx, c, spec, row)
 	if err != nil {
 		return got, err
 	}
@@ -159,6 +149,22 @@ func (e *Engine) capture(ctx context.Context, c *compute, facts sojourn.Facts, r
 	return got, err
 }
 
+// captureStill reads the files while nothing in the sandbox can write. A sandbox
+// that has died since holds still by itself.
+func (e *Engine) captureStill(ctx context.Context, c *compute, spec checkpoint.Spec, row harness.Runtime) (got checkpoint.Capture, err error) {
+	if !ended(c.box) {
+		if err := e.settle(ctx, c, row); err != nil {
+			return got, err
+		}
+		thaw, err := e.freeze(ctx, c)
+		if err != nil {
+			return got, err
+		}
+		defer thaw()
+	}
+	return e.cfg.Checkpoints.Capture(ctx, spec)
+}
+
 // settle waits until the agent has its conversation on disk.
 func (e *Engine) settle(ctx context.Context, c *compute, row harness.Runtime) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -169,21 +175,55 @@ func (e *Engine) settle(ctx context.Context, c *compute, row harness.Runtime) er
 	return nil
 }
 
+// freezeAgain is how often a freeze is renewed: a keeper ends one that was
+// forgotten after a minute, and a capture may take longer.
+const freezeAgain = 20 * time.Second
+
 // freeze stops every process of the sandbox until thaw is called.
 func (e *Engine) freeze(ctx context.Context, c *compute) (thaw func(), err error) {
-	ask, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	if _, err := c.peer.Freeze(ask); err != nil {
-		if ended(c.box) {
-			return func() {}, nil
-		}
-		return nil, fmt.Errorf("freeze the sandbox: %w", err)
+	if err := e.stopAll(ctx, c); err != nil {
+		e.thaw(ctx, c) // the order may have arrived all the same
+		return nil, err
 	}
-	return func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-		defer cancel()
-		if err := c.peer.Thaw(ctx); err != nil && !ended(c.box) {
-			e.log.Error("thaw a sandbox", "session", c.session, "lease_epoch", c.epoch, "error", err)
+	renewing, stop := context.WithCancel(ctx)
+	var renewal sync.WaitGroup
+	renewal.Go(func() {
+		tick := time.NewTicker(freezeAgain)
+		defer tick.Stop()
+		for {
+			select {
+			case <-renewing.Done():
+				return
+			case <-tick.C:
+			}
+			if err := e.stopAll(ctx, c); err != nil { // the capture sees for itself what moved
+				e.log.Warn("renew a freeze", "session", c.session, "lease_epoch", c.epoch, "error", err)
+			}
 		}
+	})
+	return func() {
+		stop()
+		renewal.Wait() // an order to stop must not come after the thaw
+		e.thaw(ctx, c)
 	}, nil
+}
+
+// stopAll has the keeper stop every process, or nothing when the sandbox is gone.
+// The order is waited for also when ctx ends, so that a thaw cannot overtake it.
+func (e *Engine) stopAll(ctx context.Context, c *compute) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	if _, err := c.peer.Freeze(ctx); err != nil && !ended(c.box) {
+		return fmt.Errorf("freeze the sandbox: %w", err)
+	}
+	return nil
+}
+
+// thaw lets the sandbox go on. Where it fails the keeper does so by itself.
+func (e *Engine) thaw(ctx context.Context, c *compute) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	if err := c.peer.Thaw(ctx); err != nil && !ended(c.box) {
+		e.log.Error("thaw a sandbox", "session", c.session, "lease_epoch", c.epoch, "error", err)
+	}
 }
