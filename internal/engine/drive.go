@@ -311,12 +311,9 @@ func (e *Engine) driveOn(ctx context.Context, d *drive, c *compute, row harness.
 		return false, err
 	}
 	p, stop := e.newPort(ctx, d, c)
-	touching, end := context.WithCancel(ctx)
-	var touch sync.WaitGroup
-	touch.Go(func() { e.touchWhile(touching, c) })
+	untouch := e.touchUntil(ctx, c)
 	out, err := e.cfg.Harness.Drive(ctx, job, p)
-	end()
-	touch.Wait()
+	untouch()
 	stop()
 	if err != nil {
 		return e.interrupted(ctx, d, c, err)
@@ -430,35 +427,4 @@ func (e *Engine) conversationLost(ctx context.Context, d *drive, c *compute, out
 		return dec.EndLease(c.epoch, sojourn.LeaseReleased, "conversation_lost")
 	})
 	return again, err
-}
-
-// touchWhile keeps the lease while the keeper answers: a live run is a sign of
-// use, a sandbox that no longer reports is not.
-func (e *Engine) touchWhile(ctx context.Context, c *compute) {
-	every := min(max(e.cfg.Terms.Hold/5, 50*time.Millisecond), time.Minute)
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		ask, cancel := context.WithTimeout(ctx, every)
-		_, err := c.peer.Info(ask)
-		cancel()
-		if err == nil {
-			e.touch(ctx, c)
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-func (e *Engine) touch(ctx context.Context, c *compute) {
-	err := e.decide(ctx, c.session, func(_ *store.Tx, d *sojourn.Decision) error {
-		d.TouchLease(c.epoch)
-		return nil
-	})
-	if err != nil && ctx.Err() == nil {
-		e.log.Warn("touch a lease", "session", c.session, "lease_epoch", c.epoch, "error", err)
-	}
 }

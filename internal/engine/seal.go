@@ -93,6 +93,7 @@ func describe(ck *sojourn.Checkpoint, got checkpoint.Capture) {
 
 // captureAgain captures, and tries again after a passing fault.
 func (e *Engine) captureAgain(ctx context.Context, c *compute, facts sojourn.Facts, row harness.Runtime) (got checkpoint.Capture, err error) {
+	defer e.touchUntil(ctx, c)()
 	for attempt := 1; ; attempt++ {
 		got, err = e.capture(ctx, c, facts, row)
 		if err == nil || attempt == maxCaptures || ctx.Err() != nil {

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/sojourn-dev/sojourn"
+	"github.com/sojourn-dev/sojourn/internal/harness"
 	"github.com/sojourn-dev/sojourn/internal/servertest"
 	"github.com/sojourn-dev/sojourn/internal/store"
 	"github.com/sojourn-dev/sojourn/sandbox/fake"
@@ -150,3 +153,21 @@ func TestWorkspaceIsNotReplacedWhileItIsSealed(t *testing.T) {
 	s.sealed(id)
 }
 
+// TestSealingIsATouch: a run that is being sealed has not ended, and keeps its
+// lease.
+func TestSealingIsATouch(t *testing.T) {
+	row, _ := harness.RuntimeByID("script")
+	row.Synced = false
+	s := begin(t, servertest.Config{Runtimes: []harness.Runtime{row}, Terms: sojourn.Terms{Hold: time.Second}})
+	id := s.submit("@say hi")
+	s.speaks(id, "hi")
+	noise := filepath.Join(s.Dir, "sandboxes", s.id+"-1", "home", ".script-agent", "noise")
+	s.until("the seal", func() bool { // which waits for the conversation to rest, for three seconds
+		if err := os.WriteFile(noise, []byte(time.Now().String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(50 * time.Millisecond)
+		return s.run(id).State == "completed"
+	})
+	s.want("expired", s.count("wamp.workspace.expired"), 0)
+}

@@ -1,0 +1,50 @@
+package engine
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/sojourn-dev/sojourn"
+	"github.com/sojourn-dev/sojourn/internal/store"
+)
+
+// touchUntil keeps the lease of a compute that a run is using until stop is
+// called or ctx ends. stop waits for the goroutine that does it.
+func (e *Engine) touchUntil(ctx context.Context, c *compute) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var touching sync.WaitGroup
+	touching.Go(func() { e.touchWhile(ctx, c) })
+	return func() { cancel(); touching.Wait() }
+}
+
+// touchWhile keeps the lease while the keeper answers: a live run is a sign of
+// use, a sandbox that no longer reports is not.
+func (e *Engine) touchWhile(ctx context.Context, c *compute) {
+	every := min(max(e.cfg.Terms.Hold/5, 50*time.Millisecond), time.Minute)
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		ask, cancel := context.WithTimeout(ctx, every)
+		_, err := c.peer.Info(ask)
+		cancel()
+		if err == nil {
+			e.touch(ctx, c)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (e *Engine) touch(ctx context.Context, c *compute) {
+	err := e.decide(ctx, c.session, func(_ *store.Tx, d *sojourn.Decision) error {
+		d.TouchLease(c.epoch)
+		return nil
+	})
+	if err != nil && ctx.Err() == nil {
+		e.log.Warn("touch a lease", "session", c.session, "lease_epoch", c.epoch, "error", err)
+	}
+}
