@@ -22,6 +22,9 @@ const maxDrives = 12
 // maxStarts is how often one drive tries to bring a sandbox up.
 const maxStarts = 3
 
+// lossShows is how soon after the end of its link the end of a sandbox shows.
+const lossShows = 5 * time.Second
+
 // drive is one worker taking one run to its end. It is known by run while it
 // lasts, so that commands can tell it what they changed.
 type drive struct {
@@ -336,9 +339,14 @@ func (e *Engine) interrupted(ctx context.Context, d *drive, c *compute, err erro
 	if f.Active != nil && f.Active.ID == d.run && f.Active.State == sojourn.RunStarting {
 		return true, nil
 	}
-	// The watcher of the sandbox ends run and lease in one change.
-	<-ctx.Done()
-	return false, context.Cause(ctx)
+	// The watcher of the sandbox ends run and lease in one change, unless the
+	// sandbox is alive and only the way to it is lost for good.
+	select {
+	case <-time.After(lossShows):
+		return false, e.lose(ctx, d)
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	}
 }
 
 // job reads what the harness needs.

@@ -131,6 +131,23 @@ func (e *Engine) sweepLoop(ctx context.Context) error {
 	}
 }
 
+// endForgotten ends a lease whose sandbox nobody is making any more: when its
+// flight failed, that could not be written down.
+func (e *Engine) endForgotten(ctx context.Context, l sojourn.Lease) error {
+	e.mu.Lock()
+	flying := e.flights[l.Session] != nil
+	e.mu.Unlock()
+	if l.State != sojourn.LeaseRequested || flying {
+		return nil
+	}
+	return e.decide(ctx, l.Session, func(_ *store.Tx, d *sojourn.Decision) error {
+		if now := d.Facts().Lease; now == nil || now.Epoch != l.Epoch || now.State != sojourn.LeaseRequested {
+			return nil
+		}
+		return d.EndLease(l.Epoch, sojourn.LeaseLost, "sandbox_not_started")
+	})
+}
+
 // sweep removes every sandbox that no open lease owns. The sandboxes are listed
 // before the leases are read, so that one which was made in between has its
 // lease in the answer.
@@ -161,10 +178,13 @@ func (e *Engine) sweep(ctx context.Context) error {
 	for id, epoch := range sealing {
 		owned[string(id)] = epoch
 	}
+	var errs []error
 	for _, l := range open {
 		owned[string(l.Session)] = l.Epoch
+		if err := e.endForgotten(ctx, l); err != nil {
+			errs = append(errs, fmt.Errorf("end lease %s/%d: %w", l.Session, l.Epoch, err))
+		}
 	}
-	var errs []error
 	for _, h := range boxes {
 		if epoch, ok := owned[h.Session]; ok && epoch == h.Epoch {
 			continue
