@@ -196,14 +196,21 @@ func (e *Engine) ensureForRun(ctx context.Context, d *drive, id sojourn.SessionI
 // awaitCancel waits until a caller has asked to cancel the run. It reports false
 // when done is closed or ctx ends first.
 func (e *Engine) awaitCancel(ctx context.Context, d *drive, done <-chan struct{}) bool {
+	again := time.NewTimer(0)
+	defer again.Stop()
 	for {
+		again.Stop()
 		changed := d.change()
 		f, err := e.factsOfRun(ctx, d.run)
 		if err == nil && f.Active != nil && f.Active.ID == d.run && !f.Active.CancelAt.IsZero() {
 			return true
 		}
+		if err != nil { // what could not be read may be the cancel
+			again.Reset(time.Second)
+		}
 		select {
 		case <-changed:
+		case <-again.C:
 		case <-done:
 			return false
 		case <-ctx.Done():

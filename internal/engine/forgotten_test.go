@@ -79,3 +79,33 @@ func TestRunInASandboxThatIsLostAliveEnds(t *testing.T) {
 	s.want("workspace", s.session().Workspace.State, "expired")
 	s.until("the sandbox to be destroyed", func() bool { return s.sandboxes() == 0 })
 }
+
+// blindStore reads nothing while it is blind.
+type blindStore struct {
+	store.Store
+	blind *atomic.Bool
+}
+
+func (b blindStore) View(ctx context.Context, fn func(*store.Tx) error) error {
+	if b.blind.Load() {
+		return errors.New("cannot read now")
+	}
+	return b.Store.View(ctx, fn)
+}
+
+// TestCancelIsSeenAfterAFailedRead: the wake-up that a failed read has spent
+// comes again.
+func TestCancelIsSeenAfterAFailedRead(t *testing.T) {
+	var blind atomic.Bool
+	s := begin(t, servertest.Config{WrapStore: func(inner store.Store) store.Store { return blindStore{inner, &blind} }})
+	id := s.submit("@say working", "@sleep 60000")
+	s.speaks(id, "working")
+	blind.Store(true)
+	ref := engine.Ref{Project: sojourn.DefaultProject, ID: sojourn.SessionID(s.id)}
+	if _, err := s.Server.Server.Engine.Cancel(t.Context(), ref, sojourn.RunID(id)); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(100 * time.Millisecond)
+	blind.Store(false)
+	s.want("run", s.ended(id).State, "cancelled")
+}
