@@ -56,7 +56,7 @@ type drive struct {
 
 	alarm    *time.Timer // when what is waited for has to be looked at again
 	due      *time.Timer // when the batch is to be committed; stopped while it is empty
-	batchAt  time.Time   // when the last batch was committed
+	batchAt  time.Time   // when the last batch with events was committed
 	grace    *time.Timer // when the agent is killed, or given up; stopped unless it has to end
 	startup  *time.Timer // when the handshake has taken too long; stopped outside it
 	deadline *time.Timer // when the turn has taken too long; stopped if it may take for ever

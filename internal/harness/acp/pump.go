@@ -169,7 +169,10 @@ func (d *drive) commit(ctx context.Context) error {
 		if err := d.port.Commit(ctx, d.batch); err != nil {
 			return fmt.Errorf("commit: %w", err)
 		}
-		d.batch, d.batchLen, d.batchAt = harness.Batch{}, 0, time.Now()
+		if len(d.batch.Events) > 0 {
+			d.batchAt = time.Now()
+		}
+		d.batch, d.batchLen = harness.Batch{}, 0
 		for _, o := range d.asked {
 			d.await(ctx, o)
 		}
