@@ -112,13 +112,11 @@ func (e *Engine) destroy(ctx context.Context, l sojourn.Lease) error {
 func (e *Engine) sweepLoop(ctx context.Context) error {
 	tick := time.NewTicker(e.cfg.SweepEvery)
 	defer tick.Stop()
-	orphansAt := e.Now().Add(time.Hour) // not in the rush of a start
+	tidyAt := e.Now().Add(time.Hour) // not in the rush of a start
 	for {
-		if now := e.Now(); now.After(orphansAt) {
-			orphansAt = now.Add(24 * time.Hour)
-			if err := e.removeOrphans(ctx); err != nil && ctx.Err() == nil {
-				e.log.Error("remove orphans of the blob store", "error", err)
-			}
+		if now := e.Now(); now.After(tidyAt) {
+			tidyAt = now.Add(24 * time.Hour)
+			e.tidy(ctx)
 		}
 		if err := e.sweep(ctx); err != nil && ctx.Err() == nil {
 			e.log.Error("reconcile sandboxes", "error", err)
@@ -128,6 +126,20 @@ func (e *Engine) sweepLoop(ctx context.Context) error {
 			return context.Cause(ctx)
 		case <-tick.C:
 		}
+	}
+}
+
+// tidy deletes what nobody needs any more.
+func (e *Engine) tidy(ctx context.Context) {
+	if err := e.removeOrphans(ctx); err != nil && ctx.Err() == nil {
+		e.log.Error("remove orphans of the blob store", "error", err)
+	}
+	err := e.cfg.Store.Update(ctx, func(tx *store.Tx) error {
+		_, err := tx.ForgetExpired()
+		return err
+	})
+	if err != nil && ctx.Err() == nil {
+		e.log.Error("forget idempotency keys", "error", err)
 	}
 }
 

@@ -31,6 +31,7 @@ type bubble struct {
 	e      *engine.Engine
 	fake   *fake.Driver
 	bucket *blob.Bucket
+	db     store.Store
 	ref    engine.Ref
 }
 
@@ -47,10 +48,12 @@ func inBubble(t *testing.T, f func(b *bubble)) {
 		})
 		bucket := memblob.OpenBucket(nil)
 		row, _ := harness.RuntimeByID("script")
+		var db store.Store
 		s, err := server.Open(t.Context(), server.Config{
 			Bucket: bucket, Harness: &acp.Harness{}, Runtimes: []harness.Runtime{row}, AdminKey: "an-admin-key-0123456789",
-			OpenStore: func(ctx context.Context, on func(sojourn.SessionID, []sojourn.Event)) (store.Store, error) {
-				return sqlite.Open(ctx, sqlite.Config{Dir: filepath.Join(dir, "data"), OnEvents: on})
+			OpenStore: func(ctx context.Context, on func(sojourn.SessionID, []sojourn.Event)) (_ store.Store, err error) {
+				db, err = sqlite.Open(ctx, sqlite.Config{Dir: filepath.Join(dir, "data"), OnEvents: on})
+				return db, err
 			},
 			OpenDriver: func(context.Context) (sandbox.Driver, string, error) { return driver, "the test", nil },
 		})
@@ -65,7 +68,7 @@ func inBubble(t *testing.T, f func(b *bubble)) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f(&bubble{T: t, e: s.Engine, fake: driver, bucket: bucket, ref: engine.Ref{Project: sojourn.DefaultProject, ID: made.Facts.Session.ID}})
+		f(&bubble{T: t, e: s.Engine, fake: driver, bucket: bucket, db: db, ref: engine.Ref{Project: sojourn.DefaultProject, ID: made.Facts.Session.ID}})
 		cancel()
 		<-done
 		driver.Shutdown()
@@ -249,6 +252,30 @@ func TestOrphansOfTheBlobStore(t *testing.T) {
 		r := b.ended(b.submit("@cat f"), time.Minute)
 		if r.State != sojourn.RunCompleted {
 			b.Errorf("run on the restored checkpoint is %s: %+v", r.State, r.Error)
+		}
+	})
+}
+
+// TestIdempotencyKeysAreForgotten: what is remembered for a day does not stay in
+// the database for ever.
+func TestIdempotencyKeysAreForgotten(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		_, err := b.e.CreateSession(b.Context(), engine.Create{
+			Project: sojourn.DefaultProject, Contract: sojourn.ContractCloud, Idempotency: engine.Idempotency{Key: "k"},
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+		time.Sleep(50 * time.Hour)
+		err = b.db.Update(b.Context(), func(tx *store.Tx) error {
+			n, err := tx.ForgetExpired()
+			if n > 0 {
+				b.Errorf("%d keys are left", n)
+			}
+			return err
+		})
+		if err != nil {
+			b.Fatal(err)
 		}
 	})
 }
