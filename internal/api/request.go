@@ -140,6 +140,10 @@ func permitted(who sojourn.Principal, scope sojourn.Scope) error {
 	}
 }
 
+// Require returns forbidden unless the caller may do what scope allows. It is for
+// a call whose body asks for more than the scope of its operation covers.
+func Require(ctx context.Context, scope sojourn.Scope) error { return permitted(Caller(ctx), scope) }
+
 // maxNoBody bounds how much is read to see that there is no body.
 const maxNoBody = 64
 

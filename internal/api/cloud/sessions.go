@@ -44,7 +44,7 @@ type CreateSessionBody struct {
 	Title       string            `json:"title,omitempty" maxLength:"512"`
 	Runtime     string            `json:"runtime,omitempty" maxLength:"64" doc:"The agent program; the server's default when absent."`
 	Metadata    map[string]string `json:"metadata,omitempty" doc:"At most 32 entries of at most 4,096 bytes."`
-	InitialTurn *InitialTurn      `json:"initialTurn,omitempty" doc:"A turn to submit at once."`
+	InitialTurn *InitialTurn      `json:"initialTurn,omitempty" doc:"A turn to submit at once. The key needs the scope wamp.cloud.turns:submit for it."`
 }
 
 // InitialTurn is a turn that is submitted with its session.
@@ -107,6 +107,11 @@ func (h *handler) sessions(s *api.Service) {
 func (h *handler) createSession(ctx context.Context, in *createSessionInput) (*createSessionOutput, error) {
 	if in.Body == nil {
 		in.Body = &CreateSessionBody{}
+	}
+	if in.Body.InitialTurn != nil {
+		if err := api.Require(ctx, ScopeTurnsSubmit); err != nil {
+			return nil, err
+		}
 	}
 	idem, err := in.of("cloud.createSession", in.Body)
 	if err != nil {
