@@ -44,6 +44,11 @@ type Job struct {
 	// "" starts a new one. A conversation that the agent does not know is an
 	// outcome with code "conversation_not_restorable", never a fresh start.
 	Conversation string
+	// Worked says that a prompt may have reached an agent under this epoch.
+	// Without a confirmed Conversation the harness then goes on with the one
+	// that it had opened for that, if the agent has kept it, and else logs that
+	// it begins a new one.
+	Worked bool
 	// State is what the last Commit under this epoch stored, by this run or by
 	// an earlier one; nil when there is none. The harness tells them apart:
 	// its own run is taken up again, an earlier one's tells it which agent is

@@ -137,6 +137,10 @@ func (d *drive) run(ctx context.Context, old *state) error {
 	if old == nil {
 		old = &state{}
 	}
+	d.conversation = d.job.Conversation
+	if d.conversation == "" && d.job.Worked {
+		d.conversation = old.Conversation // no turn in it has ended in order
+	}
 	ready, err := d.reuse(ctx, old)
 	if err == nil && !ready && d.end == nil {
 		err = d.handshake(ctx, old)

@@ -375,3 +375,25 @@ func TestAnswerAndExitAtOnceIsACompletedTurn(t *testing.T) {
 	b.Completed(t, "r2", "@say again")
 	wantTexts(t, b, "r2", "again")
 }
+
+// TestUnfinishedConversationGoesOn: a first turn that did not end in order has
+// left a conversation, which the next run goes on with if the agent kept it.
+func TestUnfinishedConversationGoesOn(t *testing.T) {
+	t.Parallel()
+	for name, last := range map[string]string{"error": "@error busy", "exit": "@exit 3"} {
+		b := inProcess(t)
+		b.Turn(t, "r1", "@remember colour blue\n"+last)
+		b.Completed(t, "r2", "@recall colour")
+		wantTexts(t, b, "r2", "blue")
+		if b.Ledger.Conversation() == "" {
+			t.Errorf("%s: the conversation was not kept once a turn had ended in it", name)
+		}
+	}
+	b := inProcess(t)
+	b.Turn(t, "r1", "@exit 3")
+	b.Runtime = scriptRow("LOAD=notfound")
+	b.Completed(t, "r2", "@say fine")
+	if got := b.Ledger.Logs("r2"); len(got) != 1 || !strings.Contains(got[0], "A new one was begun") {
+		t.Errorf("logged %q, want that a new conversation was begun", got)
+	}
+}

@@ -18,10 +18,11 @@ type drive struct {
 	port harness.Port
 	link harness.Link
 
-	st      *state
-	caps    initialized
-	lines   lines
-	errLine []byte // unfinished line of stderr
+	conversation string // to go on with; "" for a new one
+	st           *state
+	caps         initialized
+	lines        lines
+	errLine      []byte // unfinished line of stderr
 
 	// The helpers of the process that is attached, and how they report.
 	box      *outbox

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sojourn-dev/sojourn/internal/link"
 	"github.com/sojourn-dev/sojourn/sandbox"
 )
 
@@ -27,7 +28,7 @@ const (
 // What it has said since then is dropped.
 func (d *drive) reuse(ctx context.Context, old *state) (bool, error) {
 	if old.Process == "" || old.Unfit || old.Stage != stageEnded ||
-		old.Conversation == "" || old.Conversation != d.job.Conversation {
+		old.Conversation == "" || old.Conversation != d.conversation {
 		return false, nil
 	}
 	d.st = old.next(string(d.job.Run))
@@ -98,9 +99,9 @@ func (d *drive) initialize(ctx context.Context) error {
 	return nil
 }
 
-// open opens the job's conversation, or a new one.
+// open opens the conversation to go on with, or a new one.
 func (d *drive) open(ctx context.Context) error {
-	if d.job.Conversation == "" {
+	if d.conversation == "" {
 		return d.openNew(ctx)
 	}
 	advertised := map[string]bool{
@@ -117,10 +118,14 @@ func (d *drive) open(ctx context.Context) error {
 			return err
 		}
 		if refusal == "" {
-			d.st.Conversation = d.job.Conversation
+			d.st.Conversation = d.conversation
 			return nil
 		}
 		why = refusal
+	}
+	if d.job.Conversation == "" { // the agent ended before it had recorded anything of its first turn
+		d.log(link.Stderr, fmt.Appendf(nil, "The agent %s did not keep its first conversation: %s. A new one was begun.", d.name(), why))
+		return d.openNew(ctx)
 	}
 	d.end = failed(CodeNotRestorable, "The agent %s could not go on with its conversation: %s.", d.name(), why)
 	d.end.ConversationLost = true
@@ -144,11 +149,11 @@ func (d *drive) openNew(ctx context.Context) error {
 	return nil
 }
 
-// openOld resumes or loads the job's conversation and says why it could not.
+// openOld resumes or loads the conversation and says why it could not.
 func (d *drive) openOld(ctx context.Context, how string) (refusal string, err error) {
 	d.replayed = false
 	_, no, err := d.call(ctx, stepOpen+"/"+how, "session/"+how, map[string]any{
-		"sessionId": d.job.Conversation, "cwd": sandbox.WorkspacePath, "mcpServers": []any{},
+		"sessionId": d.conversation, "cwd": sandbox.WorkspacePath, "mcpServers": []any{},
 	})
 	if err != nil || d.end != nil {
 		return "", err

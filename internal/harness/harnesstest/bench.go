@@ -54,7 +54,7 @@ func (b *Bench) DriveParts(t testing.TB, run sojourn.RunID, input []sojourn.Part
 	defer stop()
 	job := harness.Job{
 		Session: "ses", Run: run, Epoch: b.Epoch, Input: input, Runtime: b.Runtime,
-		Conversation: b.Ledger.Conversation(), State: b.Ledger.State(), Grace: b.Grace,
+		Conversation: b.Ledger.Conversation(), Worked: b.Ledger.Worked(), State: b.Ledger.State(), Grace: b.Grace,
 	}
 	if b.Within > 0 {
 		job.Deadline = time.Now().Add(b.Within)

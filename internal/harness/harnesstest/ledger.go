@@ -20,6 +20,7 @@ type Ledger struct {
 	changed      chan struct{} // closed and replaced at every change
 	state        []byte
 	conversation string
+	worked       bool // a run was activated in this sandbox
 	runs         map[sojourn.RunID]*RunRecord
 }
 
@@ -112,7 +113,14 @@ func (l *Ledger) State() []byte {
 func (l *Ledger) NewSandbox() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.state = nil
+	l.state, l.worked = nil, false
+}
+
+// Worked reports whether a run was activated in this sandbox.
+func (l *Ledger) Worked() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.worked
 }
 
 // Cancel asks to cancel a run.
@@ -191,6 +199,7 @@ func (p *Port) Activate(ctx context.Context) error {
 	p.Ledger.mu.Lock()
 	defer p.Ledger.mu.Unlock()
 	p.Ledger.runLocked(p.Run).Activations++
+	p.Ledger.worked = true
 	p.Ledger.broadcastLocked()
 	if p.DieAtActivate {
 		p.Die()

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -193,7 +194,7 @@ func (t *turn) run(arg string) error {
 		ctx = t.a.ctx
 	}
 	out, err := t.command(ctx, arg).CombinedOutput()
-	text := string(bytes.ToValidUTF8(out[:min(len(out), shownBytes)], []byte("?")))
+	text := shown(out)
 	if t.ctx.Err() != nil {
 		c.done("failed", text+"cancelled")
 		return context.Cause(t.ctx)
@@ -204,6 +205,17 @@ func (t *turn) run(arg string) error {
 	}
 	c.done("completed", text)
 	return nil
+}
+
+// shown is what is shown of a command's output: all of it, or its beginning and
+// its end, and how much was left out between them.
+func shown(out []byte) string {
+	if len(out) > shownBytes {
+		const half = shownBytes / 2
+		cut := fmt.Sprintf("\n[%d of %d bytes are not shown]\n", len(out)-2*half, len(out))
+		out = slices.Concat(out[:half], []byte(cut), out[len(out)-half:])
+	}
+	return string(bytes.ToValidUTF8(out, []byte("?")))
 }
 
 // fork leaves a process behind that nobody waits for. It keeps our standard
