@@ -378,6 +378,9 @@ func (e *Engine) job(ctx context.Context, d *drive, c *compute, row harness.Runt
 		if e.cfg.TurnDeadline > 0 {
 			job.Deadline = f.Active.StartedAt.Add(e.cfg.TurnDeadline)
 		}
+		if job.Worked, err = tx.LeaseWorked(job.Session, c.epoch); err != nil {
+			return err
+		}
 		job.State, err = tx.LeaseState(job.Session, c.epoch)
 		return err
 	})
