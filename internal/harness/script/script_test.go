@@ -2,6 +2,7 @@ package script
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -160,6 +161,22 @@ func TestInstructionsSayWhatTheyDid(t *testing.T) {
 		if got := strings.Join(c.texts, "|"); got != tc.want || stop != tc.stop {
 			t.Errorf("%q: said %q and stopped with %q, want %q and %q", tc.prompt, got, stop, tc.want, tc.stop)
 		}
+	}
+}
+
+// A short output must never pass for a whole one, and its end is what counts.
+func TestLongOutputSaysWhatIsMissing(t *testing.T) {
+	if got := shown([]byte("all of it\n")); got != "all of it\n" {
+		t.Errorf("a short output is shown as %q", got)
+	}
+	if got := shown(bytes.Repeat([]byte("x"), shownBytes)); len(got) != shownBytes {
+		t.Errorf("%d bytes are shown as %d", shownBytes, len(got))
+	}
+	long := append(bytes.Repeat([]byte("x"), 20_000_000), "END"...)
+	got := shown(long)
+	cut := fmt.Sprintf("\n[%d of %d bytes are not shown]\n", len(long)-shownBytes, len(long))
+	if len(got) != shownBytes+len(cut) || !strings.Contains(got, cut) || !strings.HasSuffix(got, "xEND") {
+		t.Errorf("%d bytes are shown, ending with %q", len(got), got[max(0, len(got)-60):])
 	}
 }
 

@@ -245,12 +245,16 @@ func (t *turn) cat(arg string) error {
 		return nil
 	}
 	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, shownBytes))
+	b, err := io.ReadAll(io.LimitReader(f, shownBytes+1))
 	if err != nil {
 		t.say("cat: " + arg + " cannot be read")
 		return nil
 	}
-	t.say(strings.ToValidUTF8(string(b), "?"))
+	text := strings.ToValidUTF8(string(b[:min(len(b), shownBytes)]), "?")
+	if len(b) > shownBytes {
+		text += fmt.Sprintf("\n[what follows after %d bytes is not shown]", shownBytes)
+	}
+	t.say(text)
 	return nil
 }
 
