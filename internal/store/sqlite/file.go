@@ -109,6 +109,15 @@ func create(ctx context.Context, path string) error {
 			return fmt.Errorf("create database: %w", err)
 		}
 	}
+	// SQLite would let everybody read it, and the directory may be older than us.
+	// Its other files get the mode of this one.
+	f, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err == nil {
+		err = f.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("create database: %w", err)
+	}
 	if err := migrate(ctx, dsn(fresh, false)); err != nil {
 		return err
 	}

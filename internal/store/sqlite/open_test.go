@@ -296,3 +296,24 @@ func TestSlowClosureIsLogged(t *testing.T) {
 		t.Errorf("the slow one was not: %q", out.String())
 	}
 }
+
+// The directory may have been made by somebody else, for all to enter.
+func TestNobodyElseReadsTheFiles(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	db := open(t, sqlite.Config{Dir: dir})
+	if err := create(t.Context(), db, "s"); err != nil {
+		t.Fatal(err)
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil || len(files) < 3 {
+		t.Fatalf("%v, %v; want the database, its log and the lock", files, err)
+	}
+	for _, f := range files {
+		if info, err := f.Info(); err != nil || info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s has mode %v (%v), want it for the owner alone", f.Name(), info.Mode(), err)
+		}
+	}
+}
