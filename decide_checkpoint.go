@@ -66,13 +66,30 @@ func (d *Decision) AbandonCheckpoint(c Checkpoint) {
 // conversation although it was captured: a new head with the id given stands
 // for the same boundary and says that the conversation is not restorable.
 func (d *Decision) RefuseHead(id CheckpointID) error {
+	return d.replaceHead(id, func(c *Checkpoint) {
+		c.Conversation, c.ConversationReason = FidelityResultOnly, "refused_by_agent"
+	})
+}
+
+// CondemnHead records that the stored bytes of the head checkpoint are not those
+// that were sealed: a new head with the id given stands for the same boundary
+// and says that nothing of it is restorable.
+func (d *Decision) CondemnHead(id CheckpointID) error {
+	return d.replaceHead(id, func(c *Checkpoint) {
+		c.Conversation, c.ConversationReason = FidelityResultOnly, "damaged"
+		c.Workspace, c.WorkspaceReason = FidelityNone, "damaged"
+	})
+}
+
+// replaceHead puts a changed copy of the head in its place.
+func (d *Decision) replaceHead(id CheckpointID, change func(*Checkpoint)) error {
 	h := d.facts.Head
 	if h == nil {
 		return Errorf(CodeInternal, "There is no checkpoint to refuse.")
 	}
 	c := *h
 	c.ID, c.Parent, c.SealedAt = id, h.ID, d.now
-	c.Conversation, c.ConversationReason = FidelityResultOnly, "refused_by_agent"
+	change(&c)
 	d.checkpoints = append(d.checkpoints, c)
 	d.facts.Session.Head, d.facts.Head = c.ID, copied(&c)
 	d.emit(EventCheckpointFailed, "", h.Run, map[string]any{

@@ -127,25 +127,35 @@ func TestCheckpointsFormAChain(t *testing.T) {
 	}
 }
 
-func TestARefusedHeadKeepsTheBoundaryAndIsNotRestorable(t *testing.T) {
-	f := scene(t, RunCompleted, LeaseReleased)
-	d := decideOn(t, f, func(d *Decision) error { return d.RefuseHead("checkpoint-2") })
-	after := d.Facts()
-	got := after.Continuation(d.Now())
-	want := Continuation{
-		State: ContinuationUnavailable, Conversation: FidelityResultOnly, Workspace: FidelityPortableTree,
-		Boundary: theRun, Reason: ReasonConversationNotRestorable,
+func TestAReplacedHeadKeepsTheBoundaryAndIsNotRestorable(t *testing.T) {
+	for name, c := range map[string]struct {
+		replace   func(*Decision) error
+		workspace Fidelity
+	}{
+		"refused":   {func(d *Decision) error { return d.RefuseHead("checkpoint-2") }, FidelityPortableTree},
+		"condemned": {func(d *Decision) error { return d.CondemnHead("checkpoint-2") }, FidelityNone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := scene(t, RunCompleted, LeaseReleased)
+			d := decideOn(t, f, c.replace)
+			after := d.Facts()
+			got := after.Continuation(d.Now())
+			want := Continuation{
+				State: ContinuationUnavailable, Conversation: FidelityResultOnly, Workspace: c.workspace,
+				Boundary: theRun, Reason: ReasonConversationNotRestorable,
+			}
+			if got != want {
+				t.Errorf("continuation %+v, want %+v", got, want)
+			}
+			if after.Head.Parent != "checkpoint-1" || after.Session.Head != "checkpoint-2" || f.Head.Conversation != FidelityExact {
+				t.Errorf("the head is %+v", after.Head)
+			}
+			if events := d.Change().Events; len(events) != 1 || events[0].Type != EventCheckpointFailed {
+				t.Errorf("events %+v, want one checkpoint.failed", events)
+			}
+			refused(t, "without a head", c.replace(scene(t, "", "").Decide(noon)), CodeInternal)
+		})
 	}
-	if got != want {
-		t.Errorf("continuation %+v, want %+v", got, want)
-	}
-	if after.Head.Parent != "checkpoint-1" || after.Session.Head != "checkpoint-2" || f.Head.Conversation != FidelityExact {
-		t.Errorf("the head is %+v", after.Head)
-	}
-	if events := d.Change().Events; len(events) != 1 || events[0].Type != EventCheckpointFailed {
-		t.Errorf("events %+v, want one checkpoint.failed", events)
-	}
-	refused(t, "without a head", scene(t, "", "").Decide(noon).RefuseHead("c"), CodeInternal)
 }
 
 func TestRestorableNeedsEveryPart(t *testing.T) {
