@@ -1,6 +1,9 @@
 package engine_test
 
 import (
+	"io/fs"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -31,4 +34,37 @@ func TestFirstConversationIsCarriedAfterAFailure(t *testing.T) {
 			s.want("recalled", s.said(s.completes("@recall a"))[0], "b")
 		})
 	}
+}
+
+// TestDamagedCheckpointIsNotPromised: what could not be restored, because the
+// blob store has other bytes than were sealed, is not said to carry (G5, G6).
+func TestDamagedCheckpointIsNotPromised(t *testing.T) {
+	s := begin(t, servertest.Config{})
+	s.completes("@write f text")
+	s.Fake.Kill(s.id)
+	s.until("the loss to show", func() bool { return s.session().Workspace.State != "attached" })
+	s.want("continuation", s.session().Continuation.State, "restorable")
+	err := filepath.WalkDir(filepath.Join(s.Dir, "blobs"), func(name string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		b[len(b)/2] ^= 1
+		return os.WriteFile(name, b, 0o600)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := s.ended(s.submit("@cat f"))
+	s.want("run", r.State, "failed")
+	s.want("code", r.LastError.Code, "resume_unavailable")
+	c := s.session().Continuation
+	s.want("canContinue", c.CanContinue, false)
+	s.want("reason", c.Reason, "conversation_not_restorable")
+	_, code := s.refused()
+	s.want("code", code, "cloud_resume_unavailable")
+	s.until("the sandbox to be destroyed", func() bool { return s.sandboxes() == 0 })
 }

@@ -176,10 +176,7 @@ func (e *Engine) grant(ctx context.Context, id sojourn.SessionID) (*compute, err
 	err := e.decide(ctx, id, func(_ *store.Tx, d *sojourn.Decision) (err error) {
 		facts = d.Facts()
 		if c := facts.Continuation(d.Now()); !c.CanContinue {
-			return &sojourn.Error{
-				Code: sojourn.CodeResumeUnavailable, Details: map[string]string{"reason": string(c.Reason)},
-				Message: "The previous state cannot be restored (" + string(c.Reason) + ").",
-			}
+			return notCarried(c)
 		}
 		lease, err = d.RequestLease(e.cfg.Driver.Name(), string(e.cfg.Driver.Capabilities().Isolation), e.cfg.Terms)
 		return err
@@ -192,6 +189,9 @@ func (e *Engine) grant(ctx context.Context, id sojourn.SessionID) (*compute, err
 		return c, nil
 	}
 	e.abandon(id, lease.Epoch, err)
+	if errors.Is(err, checkpoint.ErrCorrupt) {
+		return nil, e.condemn(ctx, id, facts.Session.Head)
+	}
 	if sojourn.CodeOf(err) != sojourn.CodeInternal {
 		return nil, err
 	}
@@ -199,6 +199,34 @@ func (e *Engine) grant(ctx context.Context, id sojourn.SessionID) (*compute, err
 		Code: sojourn.CodeWorkspaceUnavailable, RetryAfter: 5 * time.Second, Cause: err,
 		Message: "No sandbox could be provided: " + bounded(err.Error(), 2000),
 	}
+}
+
+// notCarried refuses a sandbox that would not carry the previous work.
+func notCarried(c sojourn.Continuation) error {
+	return &sojourn.Error{
+		Code: sojourn.CodeResumeUnavailable, Details: map[string]string{"reason": string(c.Reason)},
+		Message: "The previous state cannot be restored (" + string(c.Reason) + ").",
+	}
+}
+
+// condemn records that a head checkpoint is damaged, so that nothing is promised
+// of it any more, and returns the refusal that follows.
+func (e *Engine) condemn(ctx context.Context, id sojourn.SessionID, head sojourn.CheckpointID) error {
+	e.log.Error("a checkpoint is damaged", "session", id, "checkpoint", head)
+	var after sojourn.Facts
+	err := e.decide(ctx, id, func(_ *store.Tx, d *sojourn.Decision) error {
+		if d.Facts().Session.Head == head {
+			if err := d.CondemnHead(newID[sojourn.CheckpointID]()); err != nil {
+				return err
+			}
+		}
+		after = d.Facts()
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return notCarried(after.Continuation(e.Now()))
 }
 
 // abandon ends a lease whose sandbox did not come up. It must succeed even when

@@ -227,18 +227,15 @@ func (e *Engine) factsOfRun(ctx context.Context, run sojourn.RunID) (f sojourn.F
 	return f, err
 }
 
-// pause waits, unless the run changes first.
+// pause waits, unless the run is cancelled first.
 func (e *Engine) pause(ctx context.Context, d *drive, wait time.Duration) error {
-	t := time.NewTimer(wait)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-d.change():
-		return nil
-	case <-ctx.Done():
+	waiting, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	e.awaitCancel(waiting, d, nil)
+	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	return nil
 }
 
 // resume goes on with a run whose prompt was given under an earlier drive. Only
