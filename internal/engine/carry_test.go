@@ -2,12 +2,16 @@ package engine_test
 
 import (
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/internal/servertest"
+	"github.com/sojourn-dev/sojourn/sandbox/fake"
 )
 
 // TestFirstConversationIsCarriedAfterAFailure: a live sandbox whose first turn
@@ -44,6 +48,21 @@ func TestDamagedCheckpointIsNotPromised(t *testing.T) {
 	s.Fake.Kill(s.id)
 	s.until("the loss to show", func() bool { return s.session().Workspace.State != "attached" })
 	s.want("continuation", s.session().Continuation.State, "restorable")
+	s.damage()
+	r := s.ended(s.submit("@cat f"))
+	s.want("run", r.State, "failed")
+	s.want("code", r.LastError.Code, "resume_unavailable")
+	c := s.session().Continuation
+	s.want("canContinue", c.CanContinue, false)
+	s.want("reason", c.Reason, "conversation_not_restorable")
+	_, code := s.refused()
+	s.want("code", code, "cloud_resume_unavailable")
+	s.until("the sandbox to be destroyed", func() bool { return s.sandboxes() == 0 })
+}
+
+// damage changes every object of the blob store.
+func (s *story) damage() {
+	s.Helper()
 	err := filepath.WalkDir(filepath.Join(s.Dir, "blobs"), func(name string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
 			return err
@@ -56,15 +75,37 @@ func TestDamagedCheckpointIsNotPromised(t *testing.T) {
 		return os.WriteFile(name, b, 0o600)
 	})
 	if err != nil {
-		t.Fatal(err)
+		s.Fatal(err)
 	}
-	r := s.ended(s.submit("@cat f"))
-	s.want("run", r.State, "failed")
-	s.want("code", r.LastError.Code, "resume_unavailable")
-	c := s.session().Continuation
-	s.want("canContinue", c.CanContinue, false)
-	s.want("reason", c.Reason, "conversation_not_restorable")
-	_, code := s.refused()
-	s.want("code", code, "cloud_resume_unavailable")
+}
+
+// TestCaptureDoesWithoutADamagedParent: the sandbox has all that the parent had.
+func TestCaptureDoesWithoutADamagedParent(t *testing.T) {
+	s := begin(t, servertest.Config{})
+	s.completes("@write f text")
+	s.damage()
+	s.completes("@write g more")
+	s.want("sealed", s.count("wamp.checkpoint.sealed"), 2)
+	s.Fake.Kill(s.id)
+	s.until("the loss to show", func() bool { return s.session().Workspace.State != "attached" })
+	said := s.said(s.completes("@cat f", "@cat g"))
+	s.want("restored", strings.Join(said, ""), "text\nmore\n")
+}
+
+// TestArchiveWhileASandboxIsMade leaves none.
+func TestArchiveWhileASandboxIsMade(t *testing.T) {
+	s := begin(t, servertest.Config{})
+	s.Fake.SetFaults(fake.Faults{CreateDelay: 300 * time.Millisecond})
+	answered := make(chan string)
+	go func() {
+		_, code := s.Call(http.MethodPut, s.path("/workspace"), nil, nil)
+		answered <- code
+	}()
+	s.until("the lease", func() bool { return s.lease() != nil })
+	s.Must(http.MethodPost, s.path("/archive"), nil, nil)
+	if code := <-answered; code == "" {
+		t.Error("an archived session got a sandbox")
+	}
+	s.want("lease", s.lease().State, sojourn.LeaseReleased)
 	s.until("the sandbox to be destroyed", func() bool { return s.sandboxes() == 0 })
 }

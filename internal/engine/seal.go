@@ -137,14 +137,24 @@ func (e *Engine) capture(ctx context.Context, c *compute, facts sojourn.Facts, r
 	if l := facts.Lease; l != nil {
 		spec.Agent, _ = json.Marshal(map[string]string{"conversation": l.Conversation, "runtime": facts.Session.Runtime})
 	}
-	got, err := e.captureStill(ctx, c, spec, row)
-	if err != nil {
-		return got, err
+	got, err := e.captureOn(ctx, c, spec, row)
+	if spec.Parent != nil && (errors.Is(err, checkpoint.ErrCorrupt) || errors.Is(err, checkpoint.ErrMissing)) {
+		e.log.Error("capture without the parent", "session", c.session, "checkpoint", facts.Session.Head, "error", err)
+		spec.Parent = nil // the sandbox has all that it had
+		return e.captureOn(ctx, c, spec, row)
 	}
-	// What is sealed has been read back. The parent was, when it was sealed.
-	if spec.Parent != nil {
+	return got, err
+}
+
+// captureOn captures on top of the parent, if there is one. What is sealed has
+// been read back; the parent was, when it was sealed.
+func (e *Engine) captureOn(ctx context.Context, c *compute, spec checkpoint.Spec, row harness.Runtime) (checkpoint.Capture, error) {
+	got, err := e.captureStill(ctx, c, spec, row)
+	switch {
+	case err != nil:
+	case spec.Parent != nil:
 		err = e.cfg.Checkpoints.VerifyNew(ctx, got.Ref, *spec.Parent)
-	} else {
+	default:
 		err = e.cfg.Checkpoints.Verify(ctx, got.Ref)
 	}
 	return got, err
