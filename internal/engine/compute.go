@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -197,7 +198,7 @@ func (e *Engine) grant(ctx context.Context, id sojourn.SessionID) (*compute, err
 	}
 	return nil, &sojourn.Error{
 		Code: sojourn.CodeWorkspaceUnavailable, RetryAfter: 5 * time.Second, Cause: err,
-		Message: "No sandbox could be provided: " + bounded(err.Error(), 2000),
+		Message: "No sandbox could be provided.",
 	}
 }
 
@@ -402,5 +403,5 @@ func bounded(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}
-	return s[:n] + "…"
+	return strings.ToValidUTF8(s[:n], "") + "…"
 }

@@ -260,6 +260,7 @@ func TestSandboxThatDoesNotComeUp(t *testing.T) {
 	r := s.ended(s.submit("@say hi"))
 	s.want("run", r.State, "failed")
 	s.want("code", r.LastError.Code, "workspace_unavailable")
+	s.want("message", r.LastError.Message, "No sandbox could be provided.") // the driver's own words are in the log
 	status, code := s.Call(http.MethodPut, s.path("/workspace"), nil, nil)
 	s.want("status", status, http.StatusServiceUnavailable)
 	s.want("code", code, "cloud_workspace_unavailable")
