@@ -109,3 +109,18 @@ func TestCancelIsSeenAfterAFailedRead(t *testing.T) {
 	blind.Store(false)
 	s.want("run", s.ended(id).State, "cancelled")
 }
+
+// TestLeaseThatEndsWhileTheAgentStarts: the run gets other sandboxes, as after
+// the loss of one, and then an end.
+func TestLeaseThatEndsWhileTheAgentStarts(t *testing.T) {
+	s := begin(t, servertest.Config{
+		Env:   map[string]string{"SCRIPT_AGENT_HANG": "session/new"},
+		Terms: sojourn.Terms{Ceiling: 400 * time.Millisecond},
+	})
+	r := s.ended(s.submit("@say hi"))
+	s.want("run", r.State, "failed")
+	s.want("code", r.LastError.Code, "workspace_unavailable")
+	s.want("sandboxes made", len(s.Fake.Created()), 3)
+	s.want("taken up", s.count("wamp.run.recovered"), 0)
+	s.want("continuation", s.session().Continuation.State, "fresh")
+}

@@ -85,16 +85,17 @@ func (e *Engine) destroy(ctx context.Context, l sojourn.Lease) error {
 	}
 	e.mu.Unlock()
 	if c != nil {
-		c.peer.Close()
-		if err := c.box.Destroy(ctx); err != nil {
-			e.mu.Lock()
-			if e.computes[l.Session] == nil { // so that the next try finds it
-				e.computes[l.Session] = c
-			}
-			e.mu.Unlock()
-			return err
+		err := c.box.Destroy(ctx)
+		if err == nil { // and not before: whoever uses the link learns that the sandbox is gone
+			c.peer.Close()
+			return nil
 		}
-		return nil
+		e.mu.Lock()
+		if e.computes[l.Session] == nil { // so that the next try finds it
+			e.computes[l.Session] = c
+		}
+		e.mu.Unlock()
+		return err
 	}
 	if e.cfg.Driver == nil || e.cfg.Driver.Name() != l.Driver {
 		return nil // another driver's: its own sweep removes it when it is configured again
