@@ -1,6 +1,7 @@
 package sandboxtest
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -173,12 +174,13 @@ func wallsNetwork(t *testing.T, c *cell) {
 		t.Errorf("the sandbox has routes: %q", out)
 	}
 	// Abstract sockets belong to a network namespace.
-	abs, err := net.Listen("unix", "@sojourn-sandboxtest")
+	name := "sojourn-sandboxtest-" + rand.Text()
+	abs, err := net.Listen("unix", "@"+name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer abs.Close()
-	if out := c.sh("grep sojourn-sandboxtest /proc/net/unix || true"); out != "" && !strings.Contains(out, "No such file") {
+	if out := c.sh("grep " + name + " /proc/net/unix || true"); out != "" && !strings.Contains(out, "No such file") {
 		t.Errorf("the sandbox sees abstract sockets of the host: %q", out)
 	}
 }
