@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -106,24 +107,33 @@ func serve(ctx context.Context, io stdio, args []string) error {
 	script, _ := harness.RuntimeByID("script")
 	chosenKey := os.Getenv("SOJOURN_ADMIN_KEY")
 	os.Unsetenv("SOJOURN_ADMIN_KEY") // what this process starts must not inherit it
+	var l net.Listener
 	s, err := server.Open(ctx, server.Config{
 		Bucket: bucket, Cache: cache, Harness: &acp.Harness{Version: buildVersion()}, Runtimes: []harness.Runtime{script}, Log: log, Version: buildVersion(),
 		Terms: sojourn.Terms{Ceiling: f.ceiling, Hold: f.hold}, TurnDeadline: f.turnDeadline, AdminKey: chosenKey,
 		OpenStore: func(ctx context.Context, onEvents func(sojourn.SessionID, []sojourn.Event)) (store.Store, error) {
-			return sqlite.Open(ctx, sqlite.Config{Dir: f.data, OnEvents: onEvents, Log: log})
+			st, err := sqlite.Open(ctx, sqlite.Config{Dir: f.data, OnEvents: onEvents, Log: log})
+			if err != nil {
+				return nil, err
+			}
+			// After the lock on the data, whose holder is likely to have the port, too,
+			// and before the first key is made, which only greet shows.
+			if l, err = net.Listen("tcp", f.listen); err != nil {
+				return nil, errors.Join(fmt.Errorf("listen: %w", err), st.Close())
+			}
+			return st, nil
 		},
 		OpenDriver: func(ctx context.Context) (sandbox.Driver, string, error) {
 			return chooseDriver(ctx, f.data, f.driver, log)
 		},
 	})
 	if err != nil {
+		if l != nil {
+			l.Close()
+		}
 		return err
 	}
 	defer s.Close()
-	l, err := net.Listen("tcp", f.listen)
-	if err != nil {
-		return fmt.Errorf("listen: %w", err)
-	}
 	greet(io, l, s, chosenKey != "")
 	return s.Run(ctx, l)
 }
