@@ -333,7 +333,8 @@ func (e *Engine) interrupted(ctx context.Context, d *drive, c *compute, err erro
 	if ctx.Err() != nil {
 		return false, context.Cause(ctx)
 	}
-	if !errors.Is(err, link.ErrGone) && sojourn.CodeOf(err) != sojourn.CodeWorkspaceExpired {
+	gone := errors.Is(err, link.ErrGone) || ended(c.box) || sojourn.CodeOf(err) == sojourn.CodeWorkspaceExpired
+	if !gone {
 		return false, fmt.Errorf("drive run %s: %w", d.run, err)
 	}
 	f, err := e.factsOfRun(ctx, d.run)
