@@ -68,9 +68,18 @@ func ofSession(err error, owner sojourn.SessionID, ref Ref, what string) error {
 	return err
 }
 
-// Runs returns a session's runs after the one given, oldest first.
+// Runs returns a session's runs after the one given, oldest first. The error
+// code is invalid_cursor when that is none of them.
 func (e *Engine) Runs(ctx context.Context, ref Ref, after sojourn.RunID, limit int) (runs []sojourn.Run, err error) {
 	err = e.view(ctx, ref, func(tx *store.Tx, _ sojourn.Facts) (err error) {
+		if after != "" {
+			run, err := tx.Run(after)
+			if err = ofSession(err, run.Session, ref, "run"); sojourn.CodeOf(err) == sojourn.CodeNotFound {
+				return sojourn.Errorf(sojourn.CodeInvalidCursor, "cursor: use one that a page gave out.")
+			} else if err != nil {
+				return err
+			}
+		}
 		runs, err = tx.Runs(ref.ID, after, limit)
 		return err
 	})
