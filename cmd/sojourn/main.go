@@ -90,7 +90,13 @@ func runCommand(ctx context.Context, io stdio, args []string) int {
 	}
 	for _, c := range commands() {
 		if c.name == args[0] {
-			return exitCode(ctx, io, c.run(ctx, io, args[1:]))
+			out := &output{w: io.out}
+			io.out = out
+			err := c.run(ctx, io, args[1:])
+			if err == nil {
+				err = out.failure()
+			}
+			return exitCode(ctx, io, err)
 		}
 	}
 	fmt.Fprintf(io.err, "sojourn: there is no command %q; see sojourn help\n", args[0])

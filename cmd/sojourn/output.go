@@ -2,16 +2,47 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
+
+// output is where a command's results go. It remembers that they did not get
+// there: what is cut short must not end as if it were whole.
+type output struct {
+	w io.Writer
+
+	mu  sync.Mutex
+	err error // the first
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	n, err := o.w.Write(b)
+	if err != nil {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.err = cmp.Or(o.err, err)
+	}
+	return n, err
+}
+
+// failure says what was not written, if something was not.
+func (o *output) failure() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err == nil {
+		return nil
+	}
+	return fmt.Errorf("the output is not complete: %w", o.err)
+}
 
 // printer writes a command's results: for people, or as JSON.
 type printer struct {
@@ -28,6 +59,9 @@ func newPrinter(out io.Writer, asJSON bool) *printer {
 // colourful reports whether w is a terminal whose user has not asked for plain
 // text.
 func colourful(w io.Writer) bool {
+	if o, ok := w.(*output); ok {
+		w = o.w
+	}
 	f, ok := w.(*os.File)
 	if !ok || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
 		return false

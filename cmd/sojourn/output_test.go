@@ -2,6 +2,7 @@ package main
 
 import (
 	"io"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -89,5 +90,19 @@ func TestColourIsForTerminals(t *testing.T) {
 	t.Setenv("NO_COLOR", "1")
 	if newPrinter(tty, false).paint {
 		t.Error("NO_COLOR is not respected")
+	}
+}
+
+// A full disk behind "> file" must not look like a whole result.
+func TestOutputThatIsCutIsAFailure(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	var errs lockedBuffer
+	code := runCommand(t.Context(), stdio{out: full, err: &errs}, []string{"version"})
+	if got := errs.String(); code != exitFailure || !strings.Contains(got, "no space left") {
+		t.Errorf("it ended with %d: %q", code, got)
 	}
 }
