@@ -333,13 +333,14 @@ func (e *Engine) interrupted(ctx context.Context, d *drive, c *compute, err erro
 	if ctx.Err() != nil {
 		return false, context.Cause(ctx)
 	}
-	gone := errors.Is(err, link.ErrGone) || ended(c.box) || sojourn.CodeOf(err) == sojourn.CodeWorkspaceExpired
-	if !gone {
-		return false, fmt.Errorf("drive run %s: %w", d.run, err)
+	f, unread := e.factsOfRun(ctx, d.run)
+	if unread != nil {
+		return false, errors.Join(err, unread)
 	}
-	f, err := e.factsOfRun(ctx, d.run)
-	if err != nil {
-		return false, err
+	l := f.Lease
+	over := l == nil || l.Epoch != c.epoch || l.State != sojourn.LeaseHeld // its last words may be any error
+	if !over && !ended(c.box) && !errors.Is(err, link.ErrGone) && sojourn.CodeOf(err) != sojourn.CodeWorkspaceExpired {
+		return false, fmt.Errorf("drive run %s: %w", d.run, err)
 	}
 	if f.Active != nil && f.Active.ID == d.run && f.Active.State == sojourn.RunStarting {
 		return true, nil
