@@ -133,11 +133,12 @@ func itoa(n int64) string {
 // until waits until ok is true.
 func (s *story) until(what string, ok func() bool) {
 	s.Helper()
-	for deadline := time.Now().Add(patience); !ok(); {
+	pause := 5 * time.Millisecond
+	for deadline := time.Now().Add(patience); !ok(); pause = min(pause+time.Millisecond/4, 50*time.Millisecond) { // the key's rate is limited
 		if time.Now().After(deadline) {
 			s.Fatalf("waited %v for %s; the log:\n%s", patience, what, s.log())
 		}
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(pause)
 	}
 }
 
