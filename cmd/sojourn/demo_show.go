@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/sojourn-dev/sojourn/internal/terminal"
 )
 
 // show prints one event as a line of the narration. It is called by the
@@ -20,7 +22,7 @@ func (d *demoRun) show(e demoEvent) {
 // eventDetail is what is worth reading of an event, on one line.
 func eventDetail(e demoEvent) string {
 	if text := strings.TrimSpace(chunkText(e)); text != "" {
-		return "agent: " + oneLine(text)
+		return "agent: " + terminal.Line(text, 100)
 	}
 	var d struct {
 		Update struct {
@@ -51,21 +53,5 @@ func eventDetail(e demoEvent) string {
 	if d.ExpiresAt != "" {
 		parts = append(parts, "until "+d.ExpiresAt)
 	}
-	return oneLine(strings.Join(parts, " "))
-}
-
-func oneLine(s string) string {
-	s = strings.Join(strings.Fields(strings.Map(printable, s)), " ")
-	if len(s) > 100 {
-		s = s[:100] + "..."
-	}
-	return s
-}
-
-// printable makes control characters harmless: what an agent says is not ours.
-func printable(r rune) rune {
-	if r < ' ' || r == 0x7f {
-		return ' '
-	}
-	return r
+	return terminal.Line(strings.Join(parts, " "), 100)
 }

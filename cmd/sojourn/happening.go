@@ -8,6 +8,7 @@ import (
 
 	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/client"
+	"github.com/sojourn-dev/sojourn/internal/terminal"
 )
 
 // agentUpdate is what we read of an update of the agent's protocol. All of it is
@@ -53,7 +54,7 @@ func (u agentUpdate) text() string {
 // title names a tool call on one line.
 func (u agentUpdate) title() string {
 	for _, s := range []string{u.Title, u.ToolKind, u.ToolCallID} {
-		if s = line(s, lineRunes); s != "" {
+		if s = terminal.Line(s, lineRunes); s != "" {
 			return s
 		}
 	}
@@ -92,7 +93,7 @@ func happening(e client.Event) string {
 	case sojourn.EventAgentUpdate:
 		return updateInLine(readUpdate(e.Data))
 	case sojourn.EventAgentLog:
-		return "agent log: " + line(d.Text, lineRunes)
+		return "agent log: " + terminal.Line(d.Text, lineRunes)
 	}
 	return elsewhere(sojourn.EventType(e.Type), d)
 }
@@ -101,31 +102,31 @@ func happening(e client.Event) string {
 func elsewhere(t sojourn.EventType, d eventData) string {
 	switch t {
 	case sojourn.EventWorkspaceAttached:
-		return fmt.Sprintf("workspace attached: lease %d, isolation %s, until %s", d.Epoch, line(d.Isolation, 40), clock(d.ExpiresAt))
+		return fmt.Sprintf("workspace attached: lease %d, isolation %s, until %s", d.Epoch, terminal.Line(d.Isolation, 40), clock(d.ExpiresAt))
 	case sojourn.EventWorkspaceRestored:
-		return "workspace and conversation restored from checkpoint " + line(d.CheckpointID, 60)
+		return "workspace and conversation restored from checkpoint " + terminal.Line(d.CheckpointID, 60)
 	case sojourn.EventWorkspaceLost, sojourn.EventWorkspaceExpired, sojourn.EventWorkspaceReleased:
 		return fmt.Sprintf("workspace %s: lease %d%s", strings.TrimPrefix(string(t), "workspace."), d.Epoch, bracketed(d.Reason))
 	case sojourn.EventCheckpointSealed:
 		return fmt.Sprintf("checkpoint sealed: conversation %s, workspace %s, %d entries, %s (%s new)",
-			line(d.Conversation, 40), line(d.Workspace, 40), d.Entries, size(d.Bytes), size(d.StoredBytes))
+			terminal.Line(d.Conversation, 40), terminal.Line(d.Workspace, 40), d.Entries, size(d.Bytes), size(d.StoredBytes))
 	case sojourn.EventCheckpointFailed:
-		return fmt.Sprintf("checkpoint failed: conversation %s%s, workspace %s%s", line(d.Conversation, 40),
-			bracketed(d.ConversationReason), line(d.Workspace, 40), bracketed(d.WorkspaceReason))
+		return fmt.Sprintf("checkpoint failed: conversation %s%s, workspace %s%s", terminal.Line(d.Conversation, 40),
+			bracketed(d.ConversationReason), terminal.Line(d.Workspace, 40), bracketed(d.WorkspaceReason))
 	case sojourn.EventInteractionRequested:
-		return asked(d.Kind, d.Request) + " (interaction " + line(d.InteractionID, 60) + ")"
+		return asked(d.Kind, d.Request) + " (interaction " + terminal.Line(d.InteractionID, 60) + ")"
 	case sojourn.EventInteractionAnswered:
 		answer := d.Answer.OptionID
 		if answer == "" {
 			answer = d.Answer.Text
 		}
-		return "answered: " + line(answer, 60)
+		return "answered: " + terminal.Line(answer, 60)
 	case sojourn.EventInteractionExpired:
 		return "the question can no longer be answered" + bracketed(d.Reason)
 	case sojourn.EventInteractionWithdrawn:
 		return "the agent took its question back"
 	default:
-		return line(string(t), 60)
+		return terminal.Line(string(t), 60)
 	}
 }
 
@@ -165,13 +166,13 @@ func ending(kind string, d eventData, took string) string {
 		return text
 	}
 	if d.Error.Code != d.StopReason {
-		text += ": " + line(d.Error.Code, 80)
+		text += ": " + terminal.Line(d.Error.Code, 80)
 	}
-	return text + ": " + line(d.Error.Message, 2000)
+	return text + ": " + terminal.Line(d.Error.Message, 2000)
 }
 
 func bracketed(s string) string {
-	if s = line(s, 120); s == "" {
+	if s = terminal.Line(s, 120); s == "" {
 		return ""
 	}
 	return " (" + s + ")"
@@ -189,14 +190,14 @@ func clock(t time.Time) string {
 func updateInLine(u agentUpdate) string {
 	switch u.Kind {
 	case "agent_message_chunk":
-		return "agent: " + line(u.text(), lineRunes)
+		return "agent: " + terminal.Line(u.text(), lineRunes)
 	case "agent_thought_chunk":
-		return "agent thinks: " + line(u.text(), lineRunes)
+		return "agent thinks: " + terminal.Line(u.text(), lineRunes)
 	case "tool_call":
 		return "tool: " + u.title() + bracketed(u.Status)
 	case "tool_call_update":
 		return "tool: " + u.title() + bracketed(u.Status)
 	default:
-		return "agent update " + line(u.Kind, 60)
+		return "agent update " + terminal.Line(u.Kind, 60)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/sojourn-dev/sojourn/client"
+	"github.com/sojourn-dev/sojourn/internal/terminal"
 )
 
 // interactionCommand is everything about what runs ask.
@@ -50,7 +51,7 @@ func prepareInteractions(fs *flag.FlagSet) func(context.Context, *shell, []strin
 		}
 		rows := make([][]string, len(list))
 		for i, in := range list {
-			rows[i] = []string{in.ID, line(in.State, 20), line(in.Kind, 20), s.p.when(in.RequestedAt), summary(in)}
+			rows[i] = []string{in.ID, terminal.Line(in.State, 20), terminal.Line(in.Kind, 20), s.p.when(in.RequestedAt), summary(in)}
 		}
 		s.p.table([]string{"ID", "STATE", "KIND", "ASKED", "QUESTION"}, rows)
 		s.howToAnswer(v.ID, list)
@@ -76,9 +77,9 @@ func summary(in client.Interaction) string {
 	text := asked(in.Kind, in.Request)
 	switch {
 	case in.Answer != nil && in.Answer.OptionID != "":
-		text += " -> " + line(in.Answer.OptionID, 60)
+		text += " -> " + terminal.Line(in.Answer.OptionID, 60)
 	case in.Answer != nil:
-		text += " -> " + line(in.Answer.Text, 60)
+		text += " -> " + terminal.Line(in.Answer.Text, 60)
 	case in.Reason != "":
 		text += bracketed(in.Reason)
 	}
@@ -112,7 +113,7 @@ func prepareAnswer(fs *flag.FlagSet) func(context.Context, *shell, []string) err
 		if s.p.json {
 			return s.p.value(in)
 		}
-		s.p.printf("%s %s\n", in.ID, line(in.State, 0))
+		s.p.printf("%s %s\n", in.ID, terminal.Line(in.State, 0))
 		return nil
 	}
 }
@@ -133,7 +134,7 @@ func chosen(in client.Interaction, word string) (string, error) {
 	case 1:
 		return ofKind[0], nil
 	case 0:
-		return "", usagef("interaction %s offers no option %q; it offers %s", in.ID, visible(word, ""), offered(in.Options))
+		return "", usagef("interaction %s offers no option %q; it offers %s", in.ID, terminal.Visible(word, ""), offered(in.Options))
 	default:
 		return "", usagef("interaction %s offers more than one option of the kind %s: %s", in.ID, word, offered(in.Options))
 	}
@@ -145,7 +146,7 @@ func offered(options []client.Option) string {
 	}
 	words := make([]string, len(options))
 	for i, o := range options {
-		words[i] = fmt.Sprintf("%s (%s: %s)", quoted(o.OptionID), line(o.Kind, 40), line(o.Name, 60))
+		words[i] = fmt.Sprintf("%s (%s: %s)", quoted(o.OptionID), terminal.Line(o.Kind, 40), terminal.Line(o.Name, 60))
 	}
 	return strings.Join(words, ", ")
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/sojourn-dev/sojourn/client"
+	"github.com/sojourn-dev/sojourn/internal/terminal"
 )
 
 // keysCommand is everything about API keys.
@@ -42,9 +43,9 @@ func prepareKeyCreate(fs *flag.FlagSet) func(context.Context, *shell, []string) 
 		}
 		s.p.fields([]field{
 			{"key", made.Key.ID},
-			{"kind", line(made.Key.Kind, 0)},
-			{"name", line(made.Key.Name, 0)},
-			{"scopes", line(strings.Join(made.Key.Scopes, " "), 0)},
+			{"kind", terminal.Line(made.Key.Kind, 0)},
+			{"name", terminal.Line(made.Key.Name, 0)},
+			{"scopes", terminal.Line(strings.Join(made.Key.Scopes, " "), 0)},
 			{"secret", made.Secret},
 		})
 		s.p.printf("\nThe secret is not kept and cannot be shown again.\n")
@@ -68,8 +69,8 @@ func prepareKeyList(*flag.FlagSet) func(context.Context, *shell, []string) error
 				state = "revoked " + s.p.when(*k.RevokedAt)
 			}
 			rows[i] = []string{
-				k.ID, line(k.Kind, 20), "…" + line(k.Hint, 12), s.p.when(k.CreatedAt), state,
-				line(strings.Join(k.Scopes, ","), 0), line(k.Name, 0),
+				k.ID, terminal.Line(k.Kind, 20), "…" + terminal.Line(k.Hint, 12), s.p.when(k.CreatedAt), state,
+				terminal.Line(strings.Join(k.Scopes, ","), 0), terminal.Line(k.Name, 0),
 			}
 		}
 		s.p.table([]string{"ID", "KIND", "SECRET", "CREATED", "STATE", "SCOPES", "NAME"}, rows)

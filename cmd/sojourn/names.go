@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/sojourn-dev/sojourn/client"
+	"github.com/sojourn-dev/sojourn/internal/terminal"
 )
 
 // shortestName is how many characters of an id stand for it at least.
@@ -113,10 +114,10 @@ func named[T any](all []T, noun, word string, id func(T) string, notFound error)
 	case len(found) == 1:
 		return found[0], nil
 	case len(found) > 1:
-		return none, usagef("%d %ss fit %q; give more of the id, or its end", len(found), noun, visible(word, ""))
+		return none, usagef("%d %ss fit %q; give more of the id, or its end", len(found), noun, terminal.Visible(word, ""))
 	case notFound != nil:
 		return none, notFound
 	default:
-		return none, &exitError{exitNotFound, fmt.Errorf("there is no %s %q", noun, visible(word, ""))}
+		return none, &exitError{exitNotFound, fmt.Errorf("there is no %s %q", noun, terminal.Visible(word, ""))}
 	}
 }

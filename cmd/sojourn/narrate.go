@@ -8,6 +8,7 @@ import (
 
 	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/client"
+	"github.com/sojourn-dev/sojourn/internal/terminal"
 )
 
 // lineRunes is how much foreign text a line of the narration holds.
@@ -17,19 +18,19 @@ const lineRunes = 200
 type narrator struct {
 	p       *printer
 	session string
-	text    stream
+	text    terminal.Stream
 	voice   string            // whose text is open: a kind of update, or ""
 	tools   map[string]string // titles of the tool calls under way
 	begun   time.Time         // when the run was taken up by a worker
 }
 
 func newNarrator(p *printer, session string) *narrator {
-	return &narrator{p: p, session: session, text: stream{w: p.out}, tools: map[string]string{}}
+	return &narrator{p: p, session: session, text: terminal.Stream{W: p.out}, tools: map[string]string{}}
 }
 
 // note writes one line of ours.
 func (n *narrator) note(s style, sign, format string, args ...any) {
-	n.text.fresh()
+	n.text.Fresh()
 	n.voice = ""
 	n.p.printf("%s\n", n.p.styled(s, sign+" "+fmt.Sprintf(format, args...)))
 }
@@ -42,7 +43,7 @@ func (n *narrator) tell(e client.Event) {
 	case sojourn.EventAgentLog:
 		var d struct{ Text string }
 		unpack(e.Data, &d)
-		n.note(dim, "|", "%s", line(d.Text, lineRunes))
+		n.note(dim, "|", "%s", terminal.Line(d.Text, lineRunes))
 	case sojourn.EventInteractionRequested:
 		n.question(e.Data)
 	case sojourn.EventRunStarted:
@@ -80,13 +81,13 @@ func (n *narrator) update(data json.RawMessage) {
 	switch u.Kind {
 	case "agent_message_chunk", "agent_thought_chunk":
 		if n.voice != u.Kind {
-			n.text.fresh()
+			n.text.Fresh()
 			n.voice = u.Kind
 			if u.Kind == "agent_thought_chunk" {
-				n.text.write("(thinking) ")
+				n.text.Write("(thinking) ")
 			}
 		}
-		n.text.write(u.text())
+		n.text.Write(u.text())
 	case "tool_call", "tool_call_update":
 		n.tool(u)
 	case "plan":
@@ -101,7 +102,7 @@ func (n *narrator) update(data json.RawMessage) {
 		"session_info_update", "usage_update":
 		// The agent's own affairs.
 	default:
-		n.note(dim, "·", "agent update %s", line(u.Kind, 60))
+		n.note(dim, "·", "agent update %s", terminal.Line(u.Kind, 60))
 	}
 }
 
@@ -150,7 +151,7 @@ func asked(kind string, request json.RawMessage) string {
 	}
 	unpack(request, &r)
 	for _, text := range []string{r.ToolCall.Title, r.Message, r.Question, r.Title, r.ToolCall.Kind} {
-		if text = line(text, lineRunes); text != "" {
+		if text = terminal.Line(text, lineRunes); text != "" {
 			return "the agent asks for " + article(kind) + ": " + text
 		}
 	}
@@ -164,7 +165,7 @@ func article(kind string) string {
 	case "question":
 		return "an answer"
 	default:
-		return "a decision (" + line(kind, 40) + ")"
+		return "a decision (" + terminal.Line(kind, 40) + ")"
 	}
 }
 
@@ -181,7 +182,7 @@ func choices(session, interaction string, options []client.Option) []choice {
 	}
 	out := make([]choice, len(options))
 	for i, o := range options {
-		out[i] = choice{line(o.Name, 80), command + quoted(shortest(o, options))}
+		out[i] = choice{terminal.Line(o.Name, 80), command + quoted(shortest(o, options))}
 	}
 	return out
 }
@@ -203,7 +204,7 @@ func shortest(o client.Option, options []client.Option) string {
 
 // quoted makes a word safe to paste into a shell.
 func quoted(s string) string {
-	s = visible(s, "")
+	s = terminal.Visible(s, "")
 	plain := func(r rune) bool {
 		return r < 0x7f && (r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || strings.ContainsRune("_-.,:/@+", r))
 	}

@@ -13,6 +13,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sojourn-dev/sojourn/internal/terminal"
 )
 
 // output is where a command's results go. It remembers that they did not get
@@ -101,7 +103,7 @@ func (p *printer) value(v any) error {
 	if err := e.Encode(v); err != nil {
 		return fmt.Errorf("write the result as JSON: %w", err)
 	}
-	_, err := p.out.Write(visibleJSON(b.Bytes()))
+	_, err := p.out.Write(terminal.VisibleJSON(b.Bytes()))
 	return err
 }
 
@@ -113,7 +115,7 @@ func (p *printer) valueLine(v any) error {
 	if err := e.Encode(v); err != nil {
 		return fmt.Errorf("write an event as JSON: %w", err)
 	}
-	_, err := p.out.Write(visibleJSON(b.Bytes()))
+	_, err := p.out.Write(terminal.VisibleJSON(b.Bytes()))
 	return err
 }
 

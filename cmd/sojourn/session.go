@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/sojourn-dev/sojourn/client"
+	"github.com/sojourn-dev/sojourn/internal/terminal"
 )
 
 // sessionCommand is everything that is done to sessions.
@@ -105,7 +106,7 @@ func prepareList(fs *flag.FlagSet) func(context.Context, *shell, []string) error
 		for i, v := range sessions {
 			rows[i] = []string{
 				v.ID, v.Contract, runColumn(v), v.Workspace.State, v.Continuation.State,
-				strconv.FormatInt(v.LastSequence, 10), s.p.when(v.UpdatedAt), line(v.Title, 60),
+				strconv.FormatInt(v.LastSequence, 10), s.p.when(v.UpdatedAt), terminal.Line(v.Title, 60),
 			}
 		}
 		s.p.table([]string{"ID", "CONTRACT", "RUN", "WORKSPACE", "NEXT TURN", "EVENTS", "CHANGED", "TITLE"}, rows)
@@ -120,9 +121,9 @@ func prepareList(fs *flag.FlagSet) func(context.Context, *shell, []string) error
 func runColumn(v client.Session) string {
 	switch {
 	case v.ActiveRun != nil:
-		return line(v.ActiveRun.State, 20)
+		return terminal.Line(v.ActiveRun.State, 20)
 	case v.LastRun != nil:
-		return line(v.LastRun.State, 20)
+		return terminal.Line(v.LastRun.State, 20)
 	default:
 		return "-"
 	}
@@ -150,10 +151,10 @@ func (s *shell) describe(v client.Session) {
 	}
 	fields := []field{
 		{"session", v.ID},
-		{"title", line(v.Title, 0)},
-		{"state", line(state, 0)},
-		{"contract", line(v.Contract, 0)},
-		{"runtime", line(v.Runtime, 0)},
+		{"title", terminal.Line(v.Title, 0)},
+		{"state", terminal.Line(state, 0)},
+		{"contract", terminal.Line(v.Contract, 0)},
+		{"runtime", terminal.Line(v.Runtime, 0)},
 		{"workspace", s.workspace(v.Workspace)},
 		{"lease", s.lease(v.Lease)},
 		{"checkpoint", s.checkpoint(v.Checkpoint)},
@@ -171,7 +172,7 @@ func (s *shell) describe(v client.Session) {
 		field{"changed", s.p.when(v.UpdatedAt)},
 	)
 	for _, k := range slices.Sorted(maps.Keys(v.Metadata)) {
-		fields = append(fields, field{"metadata", line(k, 0) + "=" + line(v.Metadata[k], 0)})
+		fields = append(fields, field{"metadata", terminal.Line(k, 0) + "=" + terminal.Line(v.Metadata[k], 0)})
 	}
 	s.p.fields(fields)
 	s.howToAnswer(v.ID, v.OpenInteractions)
@@ -180,11 +181,11 @@ func (s *shell) describe(v client.Session) {
 func (s *shell) workspace(w client.Workspace) string {
 	switch {
 	case w.ExpiresAt == nil:
-		return line(w.State, 0)
+		return terminal.Line(w.State, 0)
 	case w.State == "attached":
 		return "attached until " + s.p.when(*w.ExpiresAt)
 	default:
-		return line(w.State, 0) + " since " + s.p.when(*w.ExpiresAt)
+		return terminal.Line(w.State, 0) + " since " + s.p.when(*w.ExpiresAt)
 	}
 }
 
@@ -193,7 +194,7 @@ func (s *shell) lease(l *client.Lease) string {
 	if l == nil {
 		return ""
 	}
-	text := fmt.Sprintf("%d, %s on %s", l.Epoch, line(l.State, 20), line(l.Driver, 40))
+	text := fmt.Sprintf("%d, %s on %s", l.Epoch, terminal.Line(l.State, 20), terminal.Line(l.Driver, 40))
 	if l.Isolation != l.Driver {
 		text += bracketed("isolation " + l.Isolation)
 	}
@@ -210,8 +211,8 @@ func (s *shell) checkpoint(c *client.Checkpoint) string {
 	if c == nil {
 		return ""
 	}
-	text := fmt.Sprintf("%s, conversation %s%s, workspace %s%s, %d entries, %s", line(c.ID, 60),
-		line(c.Conversation, 40), bracketed(c.ConversationReason), line(c.Workspace, 40), bracketed(c.WorkspaceReason), c.Entries, size(c.Bytes))
+	text := fmt.Sprintf("%s, conversation %s%s, workspace %s%s, %d entries, %s", terminal.Line(c.ID, 60),
+		terminal.Line(c.Conversation, 40), bracketed(c.ConversationReason), terminal.Line(c.Workspace, 40), bracketed(c.WorkspaceReason), c.Entries, size(c.Bytes))
 	if c.SealedAt != nil {
 		text += ", sealed " + s.p.when(*c.SealedAt)
 	}
@@ -224,7 +225,7 @@ func continuation(c client.Continuation) string {
 	if !c.CanContinue {
 		text = "not accepted; " + text
 	}
-	return line(text, 0) + bracketed(strings.ReplaceAll(c.Reason, "_", " "))
+	return terminal.Line(text, 0) + bracketed(strings.ReplaceAll(c.Reason, "_", " "))
 }
 
 // run shows a run on one line.
@@ -232,7 +233,7 @@ func (s *shell) run(r *client.Run) string {
 	if r == nil {
 		return ""
 	}
-	text := r.ID + " " + line(r.State, 0) + bracketed(r.StopReason)
+	text := r.ID + " " + terminal.Line(r.State, 0) + bracketed(r.StopReason)
 	switch {
 	case r.EndedAt != nil:
 		text += " " + s.p.when(*r.EndedAt)
@@ -242,7 +243,7 @@ func (s *shell) run(r *client.Run) string {
 		text += ", queued " + s.p.when(r.QueuedAt)
 	}
 	if r.LastError != nil {
-		text += ": " + line(r.LastError.Code, 80) + ": " + line(r.LastError.Message, 2000)
+		text += ": " + terminal.Line(r.LastError.Code, 80) + ": " + terminal.Line(r.LastError.Message, 2000)
 	}
 	return text
 }
@@ -275,7 +276,7 @@ func prepareCancel(*flag.FlagSet) func(context.Context, *shell, []string) error 
 			s.p.printf("run %s: cancel requested\n", r.ID)
 			return nil
 		}
-		s.p.printf("run %s: %s\n", r.ID, line(r.State, 0))
+		s.p.printf("run %s: %s\n", r.ID, terminal.Line(r.State, 0))
 		return nil
 	}
 }

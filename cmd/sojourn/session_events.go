@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/sojourn-dev/sojourn/client"
+	"github.com/sojourn-dev/sojourn/internal/terminal"
 )
 
 func prepareEvents(fs *flag.FlagSet) func(context.Context, *shell, []string) error {
@@ -67,6 +68,6 @@ func (s *shell) event(e client.Event) error {
 		return s.p.valueLine(e)
 	}
 	at := e.OccurredAt.Local().Format("2006-01-02 15:04:05.000")
-	s.p.printf("%6d  %s  %-22s  %s\n", e.Sequence, s.p.styled(dim, at), line(e.Type, 60), happening(e))
+	s.p.printf("%6d  %s  %-22s  %s\n", e.Sequence, s.p.styled(dim, at), terminal.Line(e.Type, 60), happening(e))
 	return nil
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sojourn-dev/sojourn/internal/terminal"
 )
 
 func TestTurnIsNarrated(t *testing.T) {
@@ -137,7 +139,7 @@ func TestForeignTextIsInertEverywhere(t *testing.T) {
 	} {
 		got := f.run(t, args...)
 		for _, r := range got.out + got.err {
-			if hidden(r) && r != '\n' && r != '\t' {
+			if terminal.Visible(string(r), "") != string(r) && r != '\n' && r != '\t' {
 				t.Errorf("%q prints %q:\n%q", args, r, got.out+got.err)
 				break
 			}

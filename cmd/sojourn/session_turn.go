@@ -131,7 +131,7 @@ func (s *shell) watchRun(ctx context.Context, session, run string, after int64) 
 		n.tell(e)
 		return end == nil, nil
 	})
-	n.text.fresh()
+	n.text.Fresh()
 	switch {
 	case end != nil && end.Type == string(sojourn.EventRunCompleted):
 		return nil

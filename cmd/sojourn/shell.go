@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sojourn-dev/sojourn/client"
+	"github.com/sojourn-dev/sojourn/internal/terminal"
 )
 
 // shell is one call of a client command: whom it asks and where it writes.
@@ -29,14 +30,14 @@ func newShell(std stdio, o settings) (*shell, error) {
 	address := orEnv(o.url, "SOJOURN_URL", defaultURL)
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, usagef("the address of the server (--url, SOJOURN_URL) must be like %s; it is %q", defaultURL, visible(address, ""))
+		return nil, usagef("the address of the server (--url, SOJOURN_URL) must be like %s; it is %q", defaultURL, terminal.Visible(address, ""))
 	}
 	s := &shell{
-		stdio: std, p: newPrinter(std.out, o.json), url: visible(u.Redacted(), ""),
+		stdio: std, p: newPrinter(std.out, o.json), url: terminal.Visible(u.Redacted(), ""),
 		config: client.Config{URL: address, Key: orEnv(o.key, "SOJOURN_KEY", "")},
 	}
 	if s.c, err = client.New(s.config); err != nil {
-		return nil, usagef("%s", visible(err.Error(), ""))
+		return nil, usagef("%s", terminal.Visible(err.Error(), ""))
 	}
 	return s, nil
 }
@@ -66,7 +67,7 @@ func (s *shell) failure(err error) error {
 	case unreachable(err):
 		return &exitError{exitUnreachable, fmt.Errorf("no server answers at %s (%w); start one with: sojourn serve, or name another with --url or SOJOURN_URL", s.url, cause(err))}
 	default:
-		return errors.New(visible(err.Error(), ""))
+		return errors.New(terminal.Visible(err.Error(), ""))
 	}
 }
 
@@ -97,17 +98,17 @@ func cause(err error) error {
 		return e.Err
 	}
 	if e, ok := errors.AsType[*net.DNSError](err); ok {
-		return errors.New(visible(e.Error(), ""))
+		return errors.New(terminal.Visible(e.Error(), ""))
 	}
 	if e, ok := errors.AsType[*url.Error](err); ok {
-		return errors.New(visible(e.Err.Error(), ""))
+		return errors.New(terminal.Visible(e.Err.Error(), ""))
 	}
-	return errors.New(visible(err.Error(), ""))
+	return errors.New(terminal.Visible(err.Error(), ""))
 }
 
 // sentenceOf says what the server refused and what can be done about it.
 func sentenceOf(e *client.Error) string {
-	text := line(e.Message, 2000)
+	text := terminal.Line(e.Message, 2000)
 	switch e.Status {
 	case http.StatusUnauthorized:
 		text += " Set SOJOURN_KEY or --key to a valid key."
@@ -116,9 +117,9 @@ func sentenceOf(e *client.Error) string {
 			text += " Try again in " + span(e.RetryAfter) + "."
 		}
 	}
-	text += " (" + line(e.Code, 80)
+	text += " (" + terminal.Line(e.Code, 80)
 	if e.RequestID != "" && e.Status >= http.StatusInternalServerError {
-		text += ", request " + line(e.RequestID, 80)
+		text += ", request " + terminal.Line(e.RequestID, 80)
 	}
 	return text + ")"
 }

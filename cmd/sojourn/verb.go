@@ -9,6 +9,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/sojourn-dev/sojourn/internal/terminal"
 )
 
 // defaultURL is where serve listens unless it is told otherwise.
@@ -59,7 +61,7 @@ func runVerbs(ctx context.Context, std stdio, command string, verbs []verb, args
 	}
 	i := slices.IndexFunc(verbs, func(v verb) bool { return v.name == args[verbAt] })
 	if i < 0 {
-		return usagef("there is no %s %q; see sojourn %s -h", command, visible(args[verbAt], ""), command)
+		return usagef("there is no %s %q; see sojourn %s -h", command, terminal.Visible(args[verbAt], ""), command)
 	}
 	v := verbs[i]
 	fs := flagSet()
@@ -85,7 +87,7 @@ func (v verb) count(command string, words []string) error {
 	case len(words) < v.min:
 		return usagef("usage: sojourn %s %s %s", command, v.name, v.args)
 	case v.max >= 0 && len(words) > v.max:
-		return usagef("%s %s: there is a word too many: %q", command, v.name, visible(words[v.max], ""))
+		return usagef("%s %s: there is a word too many: %q", command, v.name, terminal.Visible(words[v.max], ""))
 	}
 	return nil
 }
@@ -105,7 +107,7 @@ func flagError(err error, name string, help func()) error {
 		help()
 		return err
 	}
-	return usagef("%s: %s; see sojourn %s -h, and put -- before words that begin with a dash", name, visible(err.Error(), ""), name)
+	return usagef("%s: %s; see sojourn %s -h, and put -- before words that begin with a dash", name, terminal.Visible(err.Error(), ""), name)
 }
 
 // parse reads flags from anywhere among the words and returns the words. After

@@ -59,7 +59,8 @@ var mayImport = map[string]string{
 	"internal/servertest": ". internal/checkpoint internal/harness internal/harness/acp internal/harness/script internal/keeper " +
 		"internal/server internal/store internal/store/sqlite sandbox sandbox/fake",
 	"cmd/sojourn": ". client internal/checkpoint internal/harness internal/harness/acp internal/harness/script internal/keeper " +
-		"internal/server internal/store internal/store/sqlite sandbox sandbox/gvisor sandbox/namespace",
+		"internal/server internal/store internal/store/sqlite internal/terminal sandbox sandbox/gvisor sandbox/namespace",
+	"internal/terminal": "",
 	"internal/archtest": "",
 }
 

@@ -1,4 +1,4 @@
-package main
+package terminal
 
 import (
 	"encoding/json"
@@ -23,8 +23,8 @@ func TestForeignTextIsInert(t *testing.T) {
 		{"del \x7f nul \x00 bell \a back \b", "del ␡ nul ␀ bell ␇ back ␈"},
 		{"bad \xff\xfe utf-8 \x9b", "bad \\xff\\xfe utf-8 \\x9b"},
 	} {
-		if got := shown(tt.in); got != tt.want {
-			t.Errorf("shown(%q) = %q, want %q", tt.in, got, tt.want)
+		if got := Shown(tt.in); got != tt.want {
+			t.Errorf("Shown(%q) = %q, want %q", tt.in, got, tt.want)
 		}
 	}
 }
@@ -41,8 +41,8 @@ func TestLineIsOneBoundedLine(t *testing.T) {
 		{"日本語テスト", 3, "日本…"},
 		{"\x1b[2J", 0, "␛[2J"},
 	} {
-		if got := line(tt.in, tt.most); got != tt.want {
-			t.Errorf("line(%q, %d) = %q, want %q", tt.in, tt.most, got, tt.want)
+		if got := Line(tt.in, tt.most); got != tt.want {
+			t.Errorf("Line(%q, %d) = %q, want %q", tt.in, tt.most, got, tt.want)
 		}
 	}
 }
@@ -53,12 +53,12 @@ func TestVisibleJSONIsTheSameJSON(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := visibleJSON(text)
+	got := VisibleJSON(text)
 	if s := string(got); strings.ContainsAny(s, "\u009b\u202e\x7f\x1b\U000e0041") {
-		t.Errorf("visibleJSON leaves something hidden in %q", s)
+		t.Errorf("VisibleJSON leaves something hidden in %q", s)
 	}
 	if !strings.Contains(string(got), "日本") {
-		t.Errorf("visibleJSON escapes what is harmless: %s", got)
+		t.Errorf("VisibleJSON escapes what is harmless: %s", got)
 	}
 	var back string
 	if err := json.Unmarshal(got, &back); err != nil || back != in {
@@ -68,14 +68,14 @@ func TestVisibleJSONIsTheSameJSON(t *testing.T) {
 
 func TestStreamKeepsItsPlaceOnTheLine(t *testing.T) {
 	var b strings.Builder
-	s := stream{w: &b}
+	s := Stream{W: &b}
 	for _, piece := range []string{"one", "", " two\r", "\nthree\r", "four", "\x1b", "[31m"} {
-		s.write(piece)
+		s.Write(piece)
 	}
-	s.fresh()
-	s.fresh()
-	s.write("five\n")
-	s.fresh()
+	s.Fresh()
+	s.Fresh()
+	s.Write("five\n")
+	s.Fresh()
 	const want = "one two\nthree␍four␛[31m\nfive\n"
 	if b.String() != want {
 		t.Errorf("got  %q\nwant %q", b.String(), want)
@@ -85,7 +85,7 @@ func TestStreamKeepsItsPlaceOnTheLine(t *testing.T) {
 func FuzzForeignText(f *testing.F) {
 	f.Add("\x1b[31m\u202e\xff\r\n")
 	f.Fuzz(func(t *testing.T, s string) {
-		for name, out := range map[string]string{"shown": shown(s), "line": line(s, 50), "quoted": quoted(s)} {
+		for name, out := range map[string]string{"shown": Shown(s), "line": Line(s, 50)} {
 			if !utf8.ValidString(out) {
 				t.Errorf("%s(%q) is not UTF-8: %q", name, s, out)
 			}
@@ -95,8 +95,8 @@ func FuzzForeignText(f *testing.F) {
 				}
 			}
 		}
-		if n := utf8.RuneCountInString(line(s, 50)); n > 50 {
-			t.Errorf("line(%q, 50) has %d characters", s, n)
+		if n := utf8.RuneCountInString(Line(s, 50)); n > 50 {
+			t.Errorf("Line(%q, 50) has %d characters", s, n)
 		}
 	})
 }

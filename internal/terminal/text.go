@@ -1,4 +1,4 @@
-package main
+package terminal
 
 import (
 	"fmt"
@@ -7,11 +7,6 @@ import (
 	"unicode"
 	"unicode/utf8"
 )
-
-// What agents, titles and servers say is foreign text: written to a terminal as
-// it is, it could move the cursor, rewrite what was said before, set the title
-// or the clipboard, or reorder a line. So every rune that is an instruction
-// rather than a character is shown by its name. Nothing is dropped in silence.
 
 // hidden reports whether r acts on a terminal or on the order of the text
 // instead of showing itself. The joiners that emoji and scripts need are kept.
@@ -39,22 +34,22 @@ func picture(r rune) string {
 	}
 }
 
-// shown makes foreign text safe for a terminal. Line breaks and tabs stay; a
+// Shown makes foreign text safe for a terminal. Line breaks and tabs stay; a
 // byte that is not UTF-8 is shown as \xNN.
-func shown(s string) string { return visible(s, "\n\t") }
+func Shown(s string) string { return Visible(s, "\n\t") }
 
-// line makes foreign text safe and puts it on one line of at most most
+// Line makes foreign text safe and puts it on one line of at most most
 // characters; 0 means any number.
-func line(s string, most int) string {
-	s = strings.Join(strings.Fields(visible(s, "\n\t ")), " ")
+func Line(s string, most int) string {
+	s = strings.Join(strings.Fields(Visible(s, "\n\t ")), " ")
 	if most > 0 && utf8.RuneCountInString(s) > most {
 		s = string([]rune(s)[:most-1]) + "…"
 	}
 	return s
 }
 
-// visible replaces every hidden rune that is not in keep.
-func visible(s, keep string) string {
+// Visible replaces every hidden rune that is not in keep.
+func Visible(s, keep string) string {
 	clean := func(r rune) bool { return !hidden(r) || strings.ContainsRune(keep, r) }
 	if utf8.ValidString(s) && strings.IndexFunc(s, func(r rune) bool { return !clean(r) }) < 0 {
 		return s
@@ -77,10 +72,10 @@ func visible(s, keep string) string {
 	return b.String()
 }
 
-// visibleJSON writes the hidden runes of a JSON text as \u escapes, which is the
+// VisibleJSON writes the hidden runes of a JSON text as \u escapes, which is the
 // same JSON: they can only stand in its strings. The encoder has already done
 // that to most control characters, and the server may not have.
-func visibleJSON(text []byte) []byte {
+func VisibleJSON(text []byte) []byte {
 	if strings.IndexFunc(string(text), escapedInJSON) < 0 {
 		return text
 	}
@@ -106,16 +101,16 @@ func surrogates(r rune) (hi, lo rune) {
 	return 0xd800 + r>>10, 0xdc00 + r&0x3ff
 }
 
-// stream writes foreign text that comes in pieces, and remembers where on the
+// Stream writes foreign text that comes in pieces, and remembers where on the
 // line it left off, so that a line of our own begins on a fresh one.
-type stream struct {
-	w       io.Writer
+type Stream struct {
+	W       io.Writer
 	midLine bool // the last piece did not end its line
 	cr      bool // the last piece ended in a carriage return that is not shown yet
 }
 
-// write shows one piece.
-func (s *stream) write(piece string) {
+// Write shows one piece.
+func (s *Stream) Write(piece string) {
 	if piece == "" {
 		return
 	}
@@ -125,19 +120,19 @@ func (s *stream) write(piece string) {
 	if strings.HasSuffix(piece, "\r") { // wait and see whether a line feed follows
 		piece, s.cr = strings.TrimSuffix(piece, "\r"), true
 	}
-	out := shown(piece)
+	out := Shown(piece)
 	if out == "" {
 		return
 	}
-	fmt.Fprint(s.w, out)
+	fmt.Fprint(s.W, out)
 	s.midLine = !strings.HasSuffix(out, "\n")
 }
 
-// fresh ends the line that is open.
-func (s *stream) fresh() {
+// Fresh ends the line that is open.
+func (s *Stream) Fresh() {
 	s.cr = false
 	if s.midLine {
-		fmt.Fprintln(s.w)
+		fmt.Fprintln(s.W)
 		s.midLine = false
 	}
 }
