@@ -60,6 +60,29 @@ func TestDamagedCheckpointIsNotPromised(t *testing.T) {
 	s.until("the sandbox to be destroyed", func() bool { return s.sandboxes() == 0 })
 }
 
+// TestMissingConversationIsNotPromised: an agent whose conversation is not where
+// its runtime says leaves nothing to capture, and that is not an exact copy (G5,
+// G6).
+func TestMissingConversationIsNotPromised(t *testing.T) {
+	for name, how := range map[string]string{
+		"elsewhere": `mv "$HOME/.script-agent" "$HOME/x" && ln -s x "$HOME/.script-agent"`,
+		"emptied":   `for f in "$HOME"/.script-agent/*; do mv "$f" "$HOME/x" && ln -s ../x "$f"; done`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := begin(t, servertest.Config{})
+			s.completes("@write f text")
+			s.completes("@run " + how)
+			s.Fake.Kill(s.id)
+			s.until("the loss to show", func() bool { return s.session().Workspace.State != "attached" })
+			c := s.session().Continuation
+			s.want("canContinue", c.CanContinue, false)
+			s.want("reason", c.Reason, "conversation_not_restorable")
+			_, code := s.refused()
+			s.want("code", code, "cloud_resume_unavailable")
+		})
+	}
+}
+
 // damage changes every object of the blob store.
 func (s *story) damage() {
 	s.Helper()

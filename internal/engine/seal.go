@@ -59,7 +59,7 @@ func (e *Engine) seal(ctx context.Context, d *drive, facts sojourn.Facts) error 
 		ck.Conversation, ck.ConversationReason = sojourn.FidelityResultOnly, "capture_failed"
 		ck.Workspace, ck.WorkspaceReason = sojourn.FidelityNone, "capture_failed"
 	} else {
-		describe(&ck, got)
+		describe(&ck, got, len(row.State) > 0)
 	}
 	return e.commit(ctx, d, func(_ *store.Tx, dec *sojourn.Decision) error {
 		if l := dec.Facts().Lease; gone != nil && l != nil && l.Epoch == r.Epoch {
@@ -71,8 +71,9 @@ func (e *Engine) seal(ctx context.Context, d *drive, facts sojourn.Facts) error 
 	})
 }
 
-// describe writes what was captured into the record.
-func describe(ck *sojourn.Checkpoint, got checkpoint.Capture) {
+// describe writes what was captured into the record. stateful says that the
+// runtime has its conversations in files.
+func describe(ck *sojourn.Checkpoint, got checkpoint.Capture, stateful bool) {
 	ck.Root, ck.RootBytes = string(got.Ref.ID), got.Ref.Bytes
 	for _, p := range got.Packs {
 		ck.Packs = append(ck.Packs, string(p.ID))
@@ -80,6 +81,11 @@ func describe(ck *sojourn.Checkpoint, got checkpoint.Capture) {
 	ck.Conversation, ck.ConversationReason = sojourn.FidelityResultOnly, string(got.Conversation.Reason)
 	if got.Conversation.Exact && ck.AgentConversation != "" {
 		ck.Conversation, ck.ConversationReason = sojourn.FidelityExact, ""
+	}
+	if got.Conversation.Exact && got.Conversation.Bytes == 0 && stateful {
+		// An agent that keeps it elsewhere, or that has lost it, would not find it
+		// again: nothing is not an exact copy of a conversation.
+		ck.Conversation, ck.ConversationReason = sojourn.FidelityResultOnly, "missing"
 	}
 	ck.Workspace, ck.WorkspaceReason = sojourn.FidelityNone, string(got.Workspace.Reason)
 	if got.Workspace.Exact {
