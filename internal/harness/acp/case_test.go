@@ -41,6 +41,22 @@ func TestNoiseOnTheProtocolChannelIsLogged(t *testing.T) {
 	}
 }
 
+// An update that readers of the log cannot parse would keep them from all that
+// comes with it.
+func TestDeepUpdateIsNoise(t *testing.T) {
+	t.Parallel()
+	b := inProcess(t)
+	deep := func(n int) string { return strings.Repeat("[", n) + `"]]]]\"[["` + strings.Repeat("]", n) }
+	const form = `@raw {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"x","update":{"deep":%s}}}`
+	b.Completed(t, "r1", fmt.Sprintf(form, deep(127))+"\n"+fmt.Sprintf(form, deep(128))+"\n@say still here")
+	events, logs := b.Ledger.Run("r1").Events, b.Ledger.Logs("r1")
+	kept := slices.ContainsFunc(events, func(e harness.Event) bool { return strings.Contains(string(e.Data), deep(127)) })
+	if !kept || len(logs) != 1 || !strings.Contains(logs[0], "session/update") {
+		t.Errorf("kept is %v and logged %q; want the shallower kept and the deeper one logged", kept, logs)
+	}
+	wantTexts(t, b, "r1", "still here")
+}
+
 func TestLogLineThatLooksLikeAResponseIsNone(t *testing.T) {
 	t.Parallel()
 	for _, line := range []string{

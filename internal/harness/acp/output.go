@@ -19,6 +19,7 @@ const (
 	tailBytes     = 8 << 10   // of stderr that a crash shows
 	errLineBytes  = 4 << 10   // a longer line of stderr is cut
 	firstWait     = 2 * time.Millisecond
+	maxNesting    = 128 // levels in what the log takes over; readers have parsers with a stack
 	methodUpdate  = "session/update"
 	methodAsk     = "session/request_permission"
 	methodRetract = "$/cancel_request"
@@ -72,7 +73,7 @@ func (d *drive) notified(m message, line []byte) {
 	switch m.method {
 	case methodUpdate:
 		var p updateParams
-		if json.Unmarshal(m.params, &p) != nil || len(p.Update) == 0 || p.Update[0] != '{' {
+		if json.Unmarshal(m.params, &p) != nil || len(p.Update) == 0 || p.Update[0] != '{' || nests(p.Update, maxNesting) {
 			d.noise(line)
 			return
 		}
@@ -83,6 +84,27 @@ func (d *drive) notified(m message, line []byte) {
 			d.retract(p.RequestID)
 		}
 	}
+}
+
+// nests reports whether arrays and objects of valid JSON nest deeper than limit.
+func nests(data []byte, limit int) bool {
+	depth, inString := 0, false
+	for i := 0; i < len(data); i++ {
+		switch c := data[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{' || c == '[':
+			if depth++; depth > limit {
+				return true
+			}
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return false
 }
 
 // update records an update of the turn. Before the prompt it is the replay of
@@ -180,7 +202,7 @@ func (d *drive) request(m message) {
 		return
 	}
 	var p permissionParams
-	if json.Unmarshal(m.params, &p) != nil || len(m.params) == 0 || m.params[0] != '{' {
+	if json.Unmarshal(m.params, &p) != nil || len(m.params) == 0 || m.params[0] != '{' || nests(m.params, maxNesting) {
 		d.respond(o.Number, encodeError(m.id, codeInvalidParams, "invalid params"))
 		return
 	}
