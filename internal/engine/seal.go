@@ -17,7 +17,7 @@ import (
 
 // maxCaptures is how often a capture is tried before the run is completed with
 // its result only.
-const maxCaptures = 3
+const maxCaptures = 5
 
 // seal captures conversation and files of a sealing run at one boundary and
 // makes them the session's head in the change that ends the run. What cannot be
@@ -106,7 +106,7 @@ func (e *Engine) captureAgain(ctx context.Context, c *compute, facts sojourn.Fac
 			return got, err
 		}
 		select {
-		case <-time.After(time.Duration(attempt) * time.Second):
+		case <-time.After(time.Second << (attempt - 1)):
 		case <-ctx.Done():
 			return got, context.Cause(ctx)
 		}
