@@ -21,7 +21,7 @@ func (d *Decision) BeginCheckpoint(id CheckpointID, run RunID, epoch int64) (Che
 // run is recoverable, or the events say why not. It refuses when another
 // checkpoint was sealed since c began, or c's lease is over and a newer one is
 // granted: late writers are fenced off.
-func (d *Decision) Seal(c Checkpoint) error {
+func (d *Decision) Seal(c Checkpoint, n CaptureNotes) error {
 	r := d.facts.Active
 	if r == nil || r.ID != c.Run || r.State != RunSealing {
 		return Errorf(CodeExecutionLost, "Run %s is not sealing.", c.Run)
@@ -40,17 +40,43 @@ func (d *Decision) Seal(c Checkpoint) error {
 	d.checkpoints = append(d.checkpoints, c)
 	d.facts.Session.Head, d.facts.Head = c.ID, copied(&c)
 	if c.Restorable(d.facts.Session.Base) {
-		d.emit(EventCheckpointSealed, r.Turn, r.ID, map[string]any{
+		payload := map[string]any{
 			"checkpointId": c.ID, "conversation": c.Conversation, "workspace": c.Workspace,
 			"entries": c.Entries, "bytes": c.Bytes, "storedBytes": c.Stored,
-		})
+		}
+		if len(n.Skipped) > 0 {
+			payload["skipped"] = n.Skipped
+		}
+		d.emit(EventCheckpointSealed, r.Turn, r.ID, payload)
 	} else {
-		d.emit(EventCheckpointFailed, r.Turn, r.ID, map[string]any{
-			"checkpointId": c.ID, "conversation": c.Conversation, "conversationReason": c.ConversationReason,
-			"workspace": c.Workspace, "workspaceReason": c.WorkspaceReason,
-		})
+		d.emit(EventCheckpointFailed, r.Turn, r.ID, failedCapture(c, n))
 	}
 	return d.EndRun(r.ID, r.Final, r.StopReason, nil)
+}
+
+// CaptureNotes is what a capture has to tell besides its record.
+type CaptureNotes struct {
+	// Skipped counts what a checkpoint does not carry by its nature, such as
+	// sockets, by kind.
+	Skipped map[string]int64
+	// ConversationDetail and WorkspaceDetail name what stood in the way of a part
+	// that was not captured, such as the entry that could not be read.
+	ConversationDetail, WorkspaceDetail string
+}
+
+// failedCapture is the payload of an event about a checkpoint that cannot be
+// restored: what is missing of it and why. What is not known is left out.
+func failedCapture(c Checkpoint, n CaptureNotes) map[string]any {
+	payload := map[string]any{"checkpointId": c.ID, "conversation": c.Conversation, "workspace": c.Workspace}
+	for name, text := range map[string]string{
+		"conversationReason": c.ConversationReason, "conversationDetail": n.ConversationDetail,
+		"workspaceReason": c.WorkspaceReason, "workspaceDetail": n.WorkspaceDetail,
+	} {
+		if text != "" {
+			payload[name] = text
+		}
+	}
+	return payload
 }
 
 // AbandonCheckpoint records that c, which was capturing, will never be sealed.
@@ -92,9 +118,6 @@ func (d *Decision) replaceHead(id CheckpointID, change func(*Checkpoint)) error 
 	change(&c)
 	d.checkpoints = append(d.checkpoints, c)
 	d.facts.Session.Head, d.facts.Head = c.ID, copied(&c)
-	d.emit(EventCheckpointFailed, "", h.Run, map[string]any{
-		"checkpointId": c.ID, "conversation": c.Conversation, "conversationReason": c.ConversationReason,
-		"workspace": c.Workspace, "workspaceReason": c.WorkspaceReason,
-	})
+	d.emit(EventCheckpointFailed, "", h.Run, failedCapture(c, CaptureNotes{}))
 	return nil
 }

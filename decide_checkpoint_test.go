@@ -12,7 +12,7 @@ func TestSealMakesTheHeadAndEndsTheRunInOneChange(t *testing.T) {
 		var c Checkpoint
 		f = must(t, f, noon.Add(time.Minute), func(d *Decision) (err error) { c, err = d.BeginCheckpoint("checkpoint-1", theRun, 1); return err })
 		c.Conversation, c.Workspace = FidelityExact, FidelityPortableTree
-		d := decideOn(t, f, func(d *Decision) error { return d.Seal(c) })
+		d := decideOn(t, f, func(d *Decision) error { return d.Seal(c, CaptureNotes{}) })
 		got := d.Facts()
 		if got.Head == nil || got.Head.State != CheckpointSealed || got.Session.Head != c.ID || !got.Head.SealedAt.Equal(d.Now()) {
 			t.Errorf("the head is %+v", got.Head)
@@ -43,7 +43,7 @@ func TestASealThatCarriesNothingSaysWhy(t *testing.T) {
 	} {
 		x := capture(f, c.conversation, c.workspace)
 		x.ConversationReason, x.WorkspaceReason = "over_cap", "over_cap"
-		d := decideOn(t, f, func(d *Decision) error { return d.Seal(x) })
+		d := decideOn(t, f, func(d *Decision) error { return d.Seal(x, CaptureNotes{}) })
 		events := d.Change().Events
 		if len(events) != 2 || events[0].Type != c.want || events[1].Type != EventRunCompleted {
 			t.Fatalf("%s/%s: events %+v, want %s, then run.completed", c.conversation, c.workspace, events, c.want)
@@ -79,7 +79,7 @@ func TestLateAndStrangeCheckpointsAreFencedOff(t *testing.T) {
 		x := capture(c.facts, FidelityExact, FidelityPortableTree)
 		c.change(&x)
 		d := c.facts.Decide(noon.Add(time.Minute))
-		refused(t, c.name, d.Seal(x), CodeExecutionLost)
+		refused(t, c.name, d.Seal(x, CaptureNotes{}), CodeExecutionLost)
 		if d.Facts().Head != nil || d.Facts().Active == nil {
 			t.Errorf("%s: it became the head, or the run ended", c.name)
 		}
@@ -90,7 +90,7 @@ func TestLateAndStrangeCheckpointsAreFencedOff(t *testing.T) {
 // is not thrown away, as long as no newer lease is granted.
 func TestASealAfterTheLeaseEndedCounts(t *testing.T) {
 	f := scene(t, RunSealing, LeaseExpired)
-	refused(t, "seal", f.Decide(noon.Add(time.Minute)).Seal(capture(f, FidelityExact, FidelityPortableTree)), "")
+	refused(t, "seal", f.Decide(noon.Add(time.Minute)).Seal(capture(f, FidelityExact, FidelityPortableTree), CaptureNotes{}), "")
 }
 
 func TestCheckpointsFormAChain(t *testing.T) {

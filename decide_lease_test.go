@@ -148,7 +148,9 @@ func TestNoLeaseFencesASealOff(t *testing.T) {
 	if e := refused(t, "a lease while a run is sealing", err, CodeWorkspaceStarting); e.RetryAfter <= 0 {
 		t.Errorf("retry after %v, want a hint", e.RetryAfter)
 	}
-	f = must(t, f, noon.Add(time.Minute), func(d *Decision) error { return d.Seal(capture(f, FidelityExact, FidelityPortableTree)) })
+	f = must(t, f, noon.Add(time.Minute), func(d *Decision) error {
+		return d.Seal(capture(f, FidelityExact, FidelityPortableTree), CaptureNotes{})
+	})
 	_, err = f.Decide(noon.Add(time.Minute)).RequestLease("fake", "none", Terms{})
 	refused(t, "a lease once it is sealed", err, "")
 }

@@ -74,7 +74,9 @@ func scene(t *testing.T, run RunState, lease LeaseState) Facts {
 			step(func(d *Decision) error { return d.FinishRun(theRun, RunCompleted, "end_turn") })
 		}
 		if run == RunCompleted {
-			step(func(d *Decision) error { return d.Seal(capture(f, FidelityExact, FidelityPortableTree)) })
+			step(func(d *Decision) error {
+				return d.Seal(capture(f, FidelityExact, FidelityPortableTree), CaptureNotes{})
+			})
 		}
 	case RunFailed, RunCrashed, RunCancelled:
 		step(func(d *Decision) error { return d.StartRun(theRun) })
@@ -124,7 +126,9 @@ func runCommands(f Facts) []command {
 		}},
 		{"Withdraw", "", func(d *Decision) error { d.Withdraw(theRun, "ref-1"); return nil }},
 		{"BeginCheckpoint", "", func(d *Decision) error { _, err := d.BeginCheckpoint("checkpoint-2", theRun, 1); return err }},
-		{"Seal", "completed", func(d *Decision) error { return d.Seal(capture(f, FidelityExact, FidelityPortableTree)) }},
+		{"Seal", "completed", func(d *Decision) error {
+			return d.Seal(capture(f, FidelityExact, FidelityPortableTree), CaptureNotes{})
+		}},
 		{"Archive", "", (*Decision).Archive},
 	}
 	for _, to := range slices.Sorted(maps.Keys(runMoves)) {

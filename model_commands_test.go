@@ -156,7 +156,7 @@ var modelCommands = map[string]func(*rapid.T, *world) func(*Decision) error{
 		if !ok {
 			return func(*Decision) error { return nil }
 		}
-		return func(d *Decision) error { return d.Seal(asSeen(d, c)) }
+		return func(d *Decision) error { return d.Seal(asSeen(d, c), CaptureNotes{}) }
 	},
 	"abandon": func(t *rapid.T, w *world) func(*Decision) error {
 		c, ok := w.aCheckpoint(t)
@@ -267,7 +267,7 @@ func (w *world) progress(t *rapid.T) {
 				return err
 			}
 			c.Conversation, c.Workspace = conversation, FidelityPortableTree
-			return d.Seal(c)
+			return d.Seal(c, CaptureNotes{})
 		}
 	}
 	if err := w.decide(t, step); err != nil && r != nil {

@@ -85,7 +85,7 @@ func (r machineReport) print(io stdio) error {
 		}
 	}
 	if r.Auto != "" {
-		fmt.Fprintf(io.out, "\nserve takes %s. Sandboxes have no network and, so far, no limits of CPU, memory or disk.\n", r.Auto)
+		fmt.Fprintf(io.out, "\nserve takes %s. Sandboxes have no network and, so far, no limits of CPU, memory, disk or processes.\n", r.Auto)
 	}
 	return nil
 }

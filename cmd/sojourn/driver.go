@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -108,8 +109,10 @@ func keepExecutable(data string) (string, error) {
 	}
 	dir := filepath.Join(data, "bin", hex.EncodeToString(h.Sum(nil))[:16])
 	dst := filepath.Join(dir, "sojourn")
+	forgetExecutables(filepath.Join(data, "bin"), filepath.Base(dir))
 	if _, err := os.Stat(dst); err == nil {
-		return dst, nil
+		now := time.Now()
+		return dst, os.Chtimes(dir, now, now) // the last one used
 	}
 	// Sandboxes may run as another user than the server, so it is readable.
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -127,6 +130,9 @@ func keepExecutable(data string) (string, error) {
 	if err == nil {
 		err = tmp.Chmod(0o555)
 	}
+	if err == nil {
+		err = tmp.Sync()
+	}
 	if closeErr := tmp.Close(); err == nil {
 		err = closeErr
 	}
@@ -134,6 +140,35 @@ func keepExecutable(data string) (string, error) {
 		return "", err
 	}
 	return dst, os.Rename(tmp.Name(), dst)
+}
+
+// keptExecutables is how many earlier executables stay in the data directory, to
+// go back to. Running sandboxes need none of them: they hold theirs open.
+const keptExecutables = 1
+
+// forgetExecutables removes the executables of earlier versions but the last
+// ones, and what a killed copy has left of current. What cannot be removed only
+// takes space.
+func forgetExecutables(bin, current string) {
+	if leftovers, err := filepath.Glob(filepath.Join(bin, current, "sojourn-*")); err == nil {
+		for _, f := range leftovers {
+			_ = os.Remove(f)
+		}
+	}
+	entries, err := os.ReadDir(bin)
+	if err != nil {
+		return
+	}
+	var old []os.FileInfo
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && e.IsDir() && e.Name() != current {
+			old = append(old, info)
+		}
+	}
+	slices.SortFunc(old, func(a, b os.FileInfo) int { return b.ModTime().Compare(a.ModTime()) })
+	for _, info := range old[min(keptExecutables, len(old)):] {
+		_ = os.RemoveAll(filepath.Join(bin, info.Name()))
+	}
 }
 
 // probeOnce probes a driver, unless it was found to work with this executable

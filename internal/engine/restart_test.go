@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -288,4 +289,34 @@ func (s *story) carries() {
 		return
 	}
 	s.completes("@cat log")
+}
+
+// TestCheckpointSaysWhatItLeftOut is CP-06 and CP-10: what is skipped is counted,
+// and what stood in the way is named.
+func TestCheckpointSaysWhatItLeftOut(t *testing.T) {
+	s := begin(t, servertest.Config{WorkspaceMaxBytes: 1000})
+	s.completes("@run mkfifo pipe && mkfifo other && echo small > file")
+	s.completes("@run head -c 5000 /dev/urandom > big")
+	var sealed struct{ Skipped map[string]int64 }
+	var failed map[string]any
+	for _, e := range s.events() {
+		switch e.Type {
+		case "wamp.checkpoint.sealed":
+			if err := json.Unmarshal(e.Data, &sealed); err != nil {
+				t.Fatal(err)
+			}
+		case "wamp.checkpoint.failed":
+			if err := json.Unmarshal(e.Data, &failed); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	s.want("fifos skipped", sealed.Skipped["fifo"], int64(2))
+	s.want("reason", failed["workspaceReason"], "too_large")
+	if detail, _ := failed["workspaceDetail"].(string); detail == "" {
+		t.Errorf("the event does not say what was too large: %v", failed)
+	}
+	if _, ok := failed["conversationReason"]; ok {
+		t.Errorf("the event has an empty reason: %v", failed)
+	}
 }

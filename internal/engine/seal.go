@@ -54,12 +54,13 @@ func (e *Engine) seal(ctx context.Context, d *drive, facts sojourn.Facts) error 
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	var notes sojourn.CaptureNotes
 	if err != nil {
 		e.log.Error("capture a checkpoint", "session", facts.Session.ID, "run", r.ID, "error", err)
 		ck.Conversation, ck.ConversationReason = sojourn.FidelityResultOnly, "capture_failed"
 		ck.Workspace, ck.WorkspaceReason = sojourn.FidelityNone, "capture_failed"
 	} else {
-		describe(&ck, got, len(row.State) > 0)
+		notes = describe(&ck, got, len(row.State) > 0)
 	}
 	return e.commit(ctx, d, func(_ *store.Tx, dec *sojourn.Decision) error {
 		if l := dec.Facts().Lease; gone != nil && l != nil && l.Epoch == r.Epoch {
@@ -67,13 +68,13 @@ func (e *Engine) seal(ctx context.Context, d *drive, facts sojourn.Facts) error 
 				return err
 			}
 		}
-		return dec.Seal(ck)
+		return dec.Seal(ck, notes)
 	})
 }
 
-// describe writes what was captured into the record. stateful says that the
-// runtime has its conversations in files.
-func describe(ck *sojourn.Checkpoint, got checkpoint.Capture, stateful bool) {
+// describe writes what was captured into the record, and returns what there is
+// to tell besides. stateful says that the runtime has its conversations in files.
+func describe(ck *sojourn.Checkpoint, got checkpoint.Capture, stateful bool) (notes sojourn.CaptureNotes) {
 	ck.Root, ck.RootBytes = string(got.Ref.ID), got.Ref.Bytes
 	for _, p := range got.Packs {
 		ck.Packs = append(ck.Packs, string(p.ID))
@@ -95,6 +96,17 @@ func describe(ck *sojourn.Checkpoint, got checkpoint.Capture, stateful bool) {
 	ck.Entries = got.Workspace.Entries + got.Conversation.Entries
 	ck.Bytes = got.Workspace.Bytes + got.Conversation.Bytes
 	ck.Stored = got.Stored
+	notes.ConversationDetail = bounded(got.Conversation.Detail, 1000)
+	notes.WorkspaceDetail = bounded(got.Workspace.Detail, 1000)
+	for kind, n := range got.Counts {
+		if n > 0 {
+			if notes.Skipped == nil {
+				notes.Skipped = map[string]int64{}
+			}
+			notes.Skipped[string(kind)] = n
+		}
+	}
+	return notes
 }
 
 // captureAgain captures, and tries again after a passing fault.
@@ -196,6 +208,10 @@ func (e *Engine) settle(ctx context.Context, c *compute, row harness.Runtime) er
 // forgotten after a minute, and a capture may take longer.
 const freezeAgain = 20 * time.Second
 
+// freezePatience is how long a freeze may take: a keeper gives up a little
+// earlier.
+const freezePatience = 50 * time.Second
+
 // freeze stops every process of the sandbox until thaw is called.
 func (e *Engine) freeze(ctx context.Context, c *compute) (thaw func(), err error) {
 	if err := e.stopAll(ctx, c); err != nil {
@@ -228,7 +244,7 @@ func (e *Engine) freeze(ctx context.Context, c *compute) (thaw func(), err error
 // stopAll has the keeper stop every process, or nothing when the sandbox is gone.
 // The order is waited for also when ctx ends, so that a thaw cannot overtake it.
 func (e *Engine) stopAll(ctx context.Context, c *compute) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freezePatience)
 	defer cancel()
 	if _, err := c.peer.Freeze(ctx); err != nil && !ended(c.box) {
 		return fmt.Errorf("freeze the sandbox: %w", err)

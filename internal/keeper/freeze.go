@@ -14,8 +14,10 @@ import (
 const (
 	// freezeLimit is how long a freeze lasts when nobody undoes it.
 	freezeLimit = 60 * time.Second
-	// settleLimit is how long a freeze waits for processes to stand still.
-	settleLimit = 10 * time.Second
+	// settleLimit is how long a freeze waits for processes to stand still. In a
+	// gVisor sandbox it takes milliseconds to look at one, and there may be
+	// thousands.
+	settleLimit = 45 * time.Second
 )
 
 // freezer stops and continues processes. Starts hold gate for reading while

@@ -108,7 +108,7 @@ func testFactsFollowDecisions(t *testing.T, open Open) {
 	step("seal", func(d *sojourn.Decision) error {
 		c, err := d.BeginCheckpoint("c", run, 1)
 		c.Conversation, c.Workspace, c.Packs = sojourn.FidelityExact, sojourn.FidelityPortableTree, []string{"p1", "p2"}
-		return errors.Join(err, d.Seal(c))
+		return errors.Join(err, d.Seal(c, sojourn.CaptureNotes{}))
 	})
 	step("archive", func(d *sojourn.Decision) error { return d.Archive() })
 }
