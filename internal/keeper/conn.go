@@ -172,9 +172,11 @@ func (c *conn) accept(m link.Message) {
 	})
 }
 
-// ordered are the methods that keep their order for each process.
+// ordered are the methods that keep their order: for each process, and a freeze
+// and its thaw among themselves, since a thaw that overtook it would be lost.
 var ordered = map[string]bool{
 	link.MethodProcessStart: true, link.MethodProcessWrite: true, link.MethodCloseStdin: true,
+	link.MethodFreeze: true, link.MethodThaw: true,
 }
 
 // order makes a call wait for its turn: turn blocks until the calls before it
