@@ -117,8 +117,19 @@ func buildVersion() string {
 }
 
 func version(_ context.Context, io stdio, args []string) error {
-	if len(args) > 0 {
+	fs := flag.NewFlagSet("version", flag.ContinueOnError)
+	fs.SetOutput(io.err)
+	asJSON := fs.Bool("json", false, "print JSON")
+	if err := fs.Parse(args); err != nil {
+		return asUsage(err)
+	}
+	if fs.NArg() > 0 {
 		return usagef("version takes no arguments")
+	}
+	if *asJSON {
+		return json.NewEncoder(io.out).Encode(map[string]string{
+			"version": buildVersion(), "os": runtime.GOOS, "arch": runtime.GOARCH, "go": runtime.Version(),
+		})
 	}
 	fmt.Fprintf(io.out, "sojourn %s %s/%s %s\n", buildVersion(), runtime.GOOS, runtime.GOARCH, runtime.Version())
 	return nil
