@@ -29,7 +29,7 @@ const tokenBytes = 32
 // The pauses between attempts to reach the driver.
 const (
 	minRedial = 20 * time.Millisecond
-	maxRedial = time.Second
+	maxRedial = 200 * time.Millisecond
 )
 
 // stopGrace is what processes get when the keeper itself is told to stop.
