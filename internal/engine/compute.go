@@ -255,6 +255,16 @@ func (e *Engine) provide(ctx context.Context, facts sojourn.Facts, lease sojourn
 		return nil, fmt.Errorf("create a sandbox: %w", err)
 	}
 	c := &compute{session: id, epoch: lease.Epoch, box: box, peer: newPeer(box, lease.Epoch)}
+	if err := e.furnish(ctx, facts, c); err != nil {
+		c.peer.Close()
+		return nil, err
+	}
+	return e.register(c), nil
+}
+
+// furnish restores into a new sandbox what the session carries, while its keeper
+// boots, and binds it to the lease.
+func (e *Engine) furnish(ctx context.Context, facts sojourn.Facts, c *compute) error {
 	restored := sojourn.CheckpointID("")
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
@@ -268,29 +278,22 @@ func (e *Engine) provide(ctx context.Context, facts sojourn.Facts, lease sojourn
 		g.Go(func() error { return e.restore(gctx, c, *h) })
 	}
 	if err := g.Wait(); err != nil {
-		c.peer.Close()
-		return nil, err
+		return err
 	}
-	handle, err := json.Marshal(box.Handle())
+	handle, err := json.Marshal(c.box.Handle())
 	if err != nil {
-		c.peer.Close()
-		return nil, fmt.Errorf("encode the sandbox handle: %w", err)
+		return fmt.Errorf("encode the sandbox handle: %w", err)
 	}
 	conversation := ""
 	if restored != "" {
 		conversation = facts.Head.AgentConversation
 	}
-	err = e.decide(ctx, id, func(tx *store.Tx, d *sojourn.Decision) error {
-		if err := d.HoldLease(lease.Epoch, handle, restored); err != nil {
+	return e.decide(ctx, c.session, func(_ *store.Tx, d *sojourn.Decision) error {
+		if err := d.HoldLease(c.epoch, handle, restored); err != nil {
 			return err
 		}
-		return d.SetConversation(lease.Epoch, conversation)
+		return d.SetConversation(c.epoch, conversation)
 	})
-	if err != nil {
-		c.peer.Close()
-		return nil, err
-	}
-	return e.register(c), nil
 }
 
 func newPeer(box sandbox.Sandbox, epoch int64) *link.Peer {

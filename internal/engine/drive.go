@@ -181,16 +181,21 @@ var errCancelled = errors.New("cancelled")
 func (e *Engine) ensureForRun(ctx context.Context, d *drive, id sojourn.SessionID) (*compute, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	done := make(chan struct{})
-	finished := make(chan struct{})
-	go func() {
-		defer close(finished)
-		if e.awaitCancel(ctx, d, done) {
-			cancel(errCancelled)
-		}
-	}()
-	defer func() { close(done); <-finished }()
+	defer e.onCancel(ctx, d, func() { cancel(errCancelled) })()
 	return e.ensure(ctx, id)
+}
+
+// onCancel calls f once a caller has asked to cancel the run, until stop is
+// called, which waits for it.
+func (e *Engine) onCancel(ctx context.Context, d *drive, f func()) (stop func()) {
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if e.awaitCancel(ctx, d, done) {
+			f()
+		}
+	})
+	return func() { close(done); wg.Wait() }
 }
 
 // awaitCancel waits until a caller has asked to cancel the run. It reports false
@@ -325,7 +330,7 @@ func (e *Engine) driveOn(ctx context.Context, d *drive, c *compute, row harness.
 	if err != nil {
 		return e.interrupted(ctx, d, c, err)
 	}
-	return e.conclude(ctx, d, c, job, out)
+	return e.conclude(ctx, d, c, out)
 }
 
 // interrupted sorts out why a drive came back without an outcome.
@@ -387,7 +392,7 @@ func (e *Engine) job(ctx context.Context, d *drive, c *compute, row harness.Runt
 }
 
 // conclude ends the run as the outcome says.
-func (e *Engine) conclude(ctx context.Context, d *drive, c *compute, job harness.Job, out harness.Outcome) (again bool, err error) {
+func (e *Engine) conclude(ctx context.Context, d *drive, c *compute, out harness.Outcome) (again bool, err error) {
 	switch {
 	case out.ConversationLost:
 		return e.conversationLost(ctx, d, c, out)

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"sync"
 
 	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/internal/harness"
@@ -23,14 +22,7 @@ var _ harness.Port = (*port)(nil)
 // newPort makes the port of a drive on c. stop ends its goroutine and waits.
 func (e *Engine) newPort(ctx context.Context, d *drive, c *compute) (p *port, stop func()) {
 	p = &port{e: e, d: d, c: c, cancelled: make(chan struct{})}
-	done := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if e.awaitCancel(ctx, d, done) {
-			close(p.cancelled)
-		}
-	})
-	return p, func() { close(done); wg.Wait() }
+	return p, e.onCancel(ctx, d, func() { close(p.cancelled) })
 }
 
 func (p *port) Link() harness.Link { return p.c.peer }
