@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"time"
 )
 
 // Paths that are the same inside every sandbox.
@@ -21,6 +22,12 @@ const (
 	SocketDir = "/run/sojourn"
 	// SocketName is the name of that socket in [SocketDir].
 	SocketName = "keeper.sock"
+	// EgressSocketName is the name in [SocketDir] of the socket that leads out of
+	// the sandbox, while the server serves one. It is an HTTP proxy.
+	EgressSocketName = "egress.sock"
+	// EgressAddress is where the keeper listens inside the sandbox and passes
+	// connections on to that socket.
+	EgressAddress = "127.0.0.1:3128"
 	// TokenVariable is the environment variable in which the keeper gets the
 	// token that it must send first on each connection.
 	TokenVariable = "SOJOURN_KEEPER_TOKEN"
@@ -40,22 +47,33 @@ type Isolation string
 
 // The kinds of isolation, strongest first.
 const (
+	// IsolationMicroVM is a machine of its own under a hypervisor.
+	IsolationMicroVM Isolation = "microvm"
 	// IsolationGVisor is a kernel of its own in user space.
 	IsolationGVisor Isolation = "gvisor"
 	// IsolationNamespace is the host's kernel with namespaces, a system call
 	// filter and no capabilities.
 	IsolationNamespace Isolation = "namespace"
+	// IsolationContainer is the host's kernel, walled off by a container engine.
+	IsolationContainer Isolation = "container"
+	// IsolationProcess is the host's kernel and processes, with files and TCP
+	// walled off by Landlock: development.
+	IsolationProcess Isolation = "process"
 	// IsolationNone is no wall at all: tests and development.
 	IsolationNone Isolation = "none"
 )
 
-// Network says what a sandbox can reach. The zero value is nothing but itself.
+// Network says which interfaces a sandbox has. The zero value is a loopback and
+// nothing else: the only way out is then the socket named [EgressSocketName].
 type Network string
 
 // The network modes.
 const (
 	// NetworkNone is a loopback interface and nothing else.
 	NetworkNone Network = ""
+	// NetworkNAT adds an interface whose traffic the host translates and filters:
+	// public addresses only. It needs root.
+	NetworkNAT Network = "nat"
 )
 
 // Limits bounds what a sandbox may use. Zero means no limit.
@@ -63,6 +81,8 @@ type Limits struct {
 	MemoryBytes int64 `json:"memoryBytes,omitempty"`
 	Processes   int   `json:"processes,omitempty"` // with their threads, and the keeper's
 	MilliCPUs   int   `json:"milliCPUs,omitempty"` // 1000 is one core
+	DiskBytes   int64 `json:"diskBytes,omitempty"` // of workspace, home and all that is written elsewhere
+	OpenFiles   int   `json:"openFiles,omitempty"` // of each process
 }
 
 // Mount is an extra read-only view of a host file or directory.
@@ -75,9 +95,128 @@ type Mount struct {
 type Spec struct {
 	Session string // 1 to 64 of A-Z a-z 0-9 _ -
 	Epoch   int64  // not negative
+	// Image is the root file system: a reference that the driver's [Images]
+	// understands. "" is the driver's own root, which needs no image.
+	Image   string
 	Layers  []Mount
 	Limits  Limits
 	Network Network
+	// Resume, if set, starts the sandbox with the processes of a [Snapshot]
+	// instead of a fresh keeper. The caller fills workspace and home as they were
+	// then before it dials: see [Resumer].
+	Resume *Resume
+}
+
+// Image is a root file system on this host.
+type Image struct {
+	Reference string   `json:"reference"` // as it was asked for
+	Digest    string   `json:"digest"`    // "sha256:…" of the manifest or archive; never changes its content
+	Dir       string   `json:"dir"`       // the unpacked tree, read-only and shared; has our mount points
+	Env       []string `json:"env,omitempty"`
+}
+
+// Images is where local drivers get root file systems from.
+type Images interface {
+	// Ensure makes the image be there, unpacked and verified, and keeps it while
+	// a sandbox uses it. It is quick when it is there already.
+	Ensure(ctx context.Context, reference string) (Image, error)
+}
+
+// Snapshot describes the saved processes of a sandbox. It can be stored, and it
+// holds secrets of the sandbox.
+type Snapshot struct {
+	Driver string `json:"driver"`
+	// Build names everything that a restore must have the same of: the
+	// executable, the kind of processor, the image.
+	Build string `json:"build"`
+	Bytes int64  `json:"bytes"` // of the files in the directory
+	// Data is the driver's own.
+	Data json.RawMessage `json:"data,omitempty"`
+}
+
+// Resume names what a sandbox starts from.
+type Resume struct {
+	Dir      string // with the files that Snapshot wrote; read only
+	Snapshot Snapshot
+}
+
+// Snapshotter is a [Sandbox] whose processes can be saved. Whether they can is
+// said by [Capabilities.ProcessSnapshot].
+type Snapshotter interface {
+	// Snapshot saves the processes into the empty host directory dir and ends the
+	// sandbox, with the reason EndSnapshot. Its files stay in [Dirs] until Destroy.
+	// When it fails the sandbox either runs on as it was or has ended: Done says
+	// which.
+	Snapshot(ctx context.Context, dir string) (Snapshot, error)
+}
+
+// Resumer is a [Driver] that makes a sandbox from a snapshot in two steps, because
+// files must be in place before processes go on.
+type Resumer interface {
+	// Prepare makes the directories of spec's sandbox and nothing else, so that
+	// the caller can restore files into them. Create with the same session and
+	// epoch and with Resume set goes on from there; Remove undoes it. It returns
+	// ErrUnsupported, with the reason, when the snapshot cannot be used here.
+	Prepare(ctx context.Context, spec Spec) (Dirs, error)
+}
+
+// Warmer is a [Driver] that can keep sandboxes ready which belong to no session
+// yet. A Create whose spec asks for the same takes one of them.
+type Warmer interface {
+	// Warm makes there be n ready sandboxes for specs like spec, whose Session,
+	// Epoch and Resume are ignored. It returns when they are ready or one could
+	// not be made. Taken ones are not replaced by themselves.
+	Warm(ctx context.Context, spec Spec, n int) error
+}
+
+// Usage is what a sandbox has used. What a driver cannot tell is zero.
+type Usage struct {
+	MemoryBytes     int64         `json:"memoryBytes"`
+	MemoryPeakBytes int64         `json:"memoryPeakBytes"`
+	CPU             time.Duration `json:"cpu"` // since it started
+	Processes       int           `json:"processes"`
+	DiskBytes       int64         `json:"diskBytes"`
+	// How often a limit was reached since the sandbox started. They only grow.
+	MemoryKills   int64 `json:"memoryKills"`
+	ProcessDenied int64 `json:"processDenied"`
+	DiskDenied    int64 `json:"diskDenied"`
+}
+
+// Meter is a [Sandbox] that tells its usage. All local drivers' are.
+type Meter interface {
+	Usage(ctx context.Context) (Usage, error)
+}
+
+// EndReason says why a sandbox ended.
+type EndReason string
+
+// The reasons.
+const (
+	EndExited      EndReason = "exited"        // its first process ended
+	EndOutOfMemory EndReason = "out_of_memory" // it was killed at its memory limit
+	EndDiskFull    EndReason = "disk_full"     // it was ended at its disk limit
+	EndSnapshot    EndReason = "snapshot"      // its processes were saved
+	EndDestroyed   EndReason = "destroyed"
+)
+
+// EndError is why a sandbox ended. It wraps ErrGone.
+type EndError struct {
+	Reason EndReason
+	Detail string
+}
+
+// Error returns the reason and the detail.
+func (e *EndError) Error() string { return ErrGone.Error() + " (" + string(e.Reason) + "): " + e.Detail }
+
+// Unwrap returns ErrGone.
+func (e *EndError) Unwrap() error { return ErrGone }
+
+// ReasonOf returns why a sandbox ended, from its Err; "" when that does not say.
+func ReasonOf(err error) EndReason {
+	if e, ok := errors.AsType[*EndError](err); ok {
+		return e.Reason
+	}
+	return ""
 }
 
 // Handle is what a driver needs to find a sandbox again. It can be stored, and it
@@ -94,6 +233,9 @@ type Handle struct {
 type Dirs struct {
 	Workspace string
 	Home      string
+	// Sockets is the directory behind [SocketDir]. The server makes sockets in it;
+	// the sandbox can only connect to them.
+	Sockets string
 }
 
 // LimitSupport says which limits a driver enforces on this machine.
@@ -101,6 +243,10 @@ type LimitSupport struct {
 	Memory    bool `json:"memory"`
 	Processes bool `json:"processes"`
 	CPU       bool `json:"cpu"`
+	Disk      bool `json:"disk"`
+	OpenFiles bool `json:"openFiles"`
+	// How is one sentence: by which means, and what is missing for the rest.
+	How string `json:"how,omitempty"`
 }
 
 // Capabilities says what a driver can do on this machine.
@@ -111,6 +257,7 @@ type Capabilities struct {
 	ProcessSnapshot bool         `json:"processSnapshot"` // memory of processes can be saved and restored
 	Limits          LimitSupport `json:"limits"`
 	Networks        []Network    `json:"networks"`
+	Images          bool         `json:"images"` // Spec.Image is understood
 	Unprivileged    bool         `json:"unprivileged"` // the driver runs without root
 }
 
@@ -143,6 +290,11 @@ type Driver interface {
 	// List returns all sandboxes of the directory that exist in any form: also
 	// those that were never finished and those whose processes have died.
 	List(ctx context.Context) ([]Handle, error)
+
+	// Remains returns the directories of a sandbox that has ended, or runs, and was
+	// not removed yet, so that its files can be read. The error is ErrGone when
+	// they are not there.
+	Remains(ctx context.Context, h Handle) (Dirs, error)
 
 	// Remove destroys what is left of a sandbox in whatever state it is. It is
 	// no error when nothing is left.

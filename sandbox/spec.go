@@ -17,7 +17,7 @@ func (s Spec) Validate() error {
 	if err := ValidateSession(s.Session, s.Epoch); err != nil {
 		return err
 	}
-	if s.Limits.MemoryBytes < 0 || s.Limits.Processes < 0 || s.Limits.MilliCPUs < 0 {
+	if l := s.Limits; min(l.MemoryBytes, l.DiskBytes) < 0 || min(l.Processes, l.MilliCPUs, l.OpenFiles) < 0 {
 		return fmt.Errorf("%w: a limit is negative", ErrInvalidSpec)
 	}
 	for _, m := range s.Layers {
@@ -52,6 +52,14 @@ func (c Capabilities) Check(s Spec) error {
 		return fmt.Errorf("process limit: %w", ErrUnsupported)
 	case s.Limits.MilliCPUs > 0 && !c.Limits.CPU:
 		return fmt.Errorf("cpu limit: %w", ErrUnsupported)
+	case s.Limits.DiskBytes > 0 && !c.Limits.Disk:
+		return fmt.Errorf("disk limit: %w", ErrUnsupported)
+	case s.Limits.OpenFiles > 0 && !c.Limits.OpenFiles:
+		return fmt.Errorf("open files limit: %w", ErrUnsupported)
+	case s.Image != "" && !c.Images:
+		return fmt.Errorf("image %.100q: %w", s.Image, ErrUnsupported)
+	case s.Resume != nil && !c.ProcessSnapshot:
+		return fmt.Errorf("process snapshot: %w", ErrUnsupported)
 	}
 	return nil
 }

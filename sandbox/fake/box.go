@@ -39,7 +39,7 @@ func (b *box) makeDirs() error {
 	if err := os.RemoveAll(b.dir); err != nil { // something half made
 		return err
 	}
-	for _, d := range []string{"workspace", "home", "rest/tmp"} {
+	for _, d := range []string{"workspace", "home", "run", "rest/tmp"} {
 		if err := os.MkdirAll(filepath.Join(b.dir, d), 0o755); err != nil {
 			return err
 		}
@@ -55,7 +55,7 @@ func (b *box) start(programs map[string]keeper.Program) {
 	go func() { // ends with the sandbox
 		select {
 		case <-b.keeper.Over():
-			b.finish("its keeper was shut down")
+			b.finish(sandbox.EndExited, "its keeper was shut down")
 		case <-b.done:
 		}
 	}()
@@ -86,7 +86,9 @@ func (b *box) Handle() sandbox.Handle {
 }
 
 func (b *box) Dirs() sandbox.Dirs {
-	return sandbox.Dirs{Workspace: filepath.Join(b.dir, "workspace"), Home: filepath.Join(b.dir, "home")}
+	return sandbox.Dirs{
+		Workspace: filepath.Join(b.dir, "workspace"), Home: filepath.Join(b.dir, "home"), Sockets: filepath.Join(b.dir, "run"),
+	}
 }
 
 func (b *box) Done() <-chan struct{} { return b.done }
@@ -186,11 +188,11 @@ func (b *box) frozen() <-chan struct{} {
 }
 
 // finish ends the sandbox; the first reason counts. It waits for the keeper.
-func (b *box) finish(why string) {
+func (b *box) finish(reason sandbox.EndReason, detail string) {
 	b.mu.Lock()
 	first := b.err == nil
 	if first {
-		b.err = fmt.Errorf("sandbox %s: %s: %w", b.key.session, why, sandbox.ErrGone)
+		b.err = fmt.Errorf("sandbox %s: %w", b.key.session, &sandbox.EndError{Reason: reason, Detail: detail})
 	}
 	b.mu.Unlock()
 	if !first {

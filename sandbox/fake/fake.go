@@ -86,7 +86,8 @@ func (d *Driver) Capabilities() sandbox.Capabilities {
 		Isolation:    sandbox.IsolationNone,
 		Exec:         true,
 		PTY:          true,
-		Limits:       sandbox.LimitSupport{Memory: true, Processes: true, CPU: true},
+		Limits:       sandbox.LimitSupport{Memory: true, Processes: true, CPU: true, Disk: true, OpenFiles: true, How: "It says so and enforces nothing."},
+		Images:       true,
 		Networks:     []sandbox.Network{sandbox.NetworkNone},
 		Unprivileged: true,
 	}
@@ -203,6 +204,20 @@ func (d *Driver) List(context.Context) ([]sandbox.Handle, error) {
 	return hs, nil
 }
 
+// Remains returns the directories of a sandbox that was not removed; see sandbox.Driver.
+func (d *Driver) Remains(_ context.Context, h sandbox.Handle) (sandbox.Dirs, error) {
+	if h.Driver != Name {
+		return sandbox.Dirs{}, fmt.Errorf("handle of driver %.40q: %w", h.Driver, sandbox.ErrUnsupported)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	b := d.boxes[key{h.Session, h.Epoch}]
+	if b == nil || b.half {
+		return sandbox.Dirs{}, fmt.Errorf("files of sandbox %s: %w", h.Session, sandbox.ErrGone)
+	}
+	return b.Dirs(), nil
+}
+
 // Remove destroys what is left of a sandbox; see sandbox.Driver.
 func (d *Driver) Remove(_ context.Context, h sandbox.Handle) error {
 	if h.Driver != Name {
@@ -225,7 +240,7 @@ func (d *Driver) Remove(_ context.Context, h sandbox.Handle) error {
 	if b == nil {
 		return nil
 	}
-	b.finish("it was destroyed")
+	b.finish(sandbox.EndDestroyed, "it was destroyed")
 	if err := os.RemoveAll(b.dir); err != nil {
 		return fmt.Errorf("destroy sandbox %s: %w", h.Session, err)
 	}
@@ -250,7 +265,7 @@ func (d *Driver) Close() error {
 // goroutines. Their directories stay.
 func (d *Driver) Shutdown() {
 	for _, b := range d.all() {
-		b.finish("its machine was turned off")
+		b.finish(sandbox.EndExited, "its machine was turned off")
 	}
 }
 
@@ -278,7 +293,7 @@ func (d *Driver) Created() []sandbox.Spec {
 // Kill ends the sandboxes of a session as if their host had killed them. It returns
 // how many there were.
 func (d *Driver) Kill(session string) int {
-	return d.each(session, func(b *box) { b.finish("it was killed") })
+	return d.each(session, func(b *box) { b.finish(sandbox.EndExited, "it was killed") })
 }
 
 // Freeze lets the sandboxes of a session go on without answering: connections stay

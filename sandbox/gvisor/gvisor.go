@@ -78,6 +78,11 @@ func (d *Driver) Recover(ctx context.Context, h sandbox.Handle) (sandbox.Sandbox
 // List returns all sandboxes of the directory; see sandbox.Driver.
 func (d *Driver) List(ctx context.Context) ([]sandbox.Handle, error) { return d.machine.List(ctx) }
 
+// Remains returns the directories of a sandbox that was not removed; see sandbox.Driver.
+func (d *Driver) Remains(ctx context.Context, h sandbox.Handle) (sandbox.Dirs, error) {
+	return d.machine.Remains(ctx, h)
+}
+
 // Remove destroys what is left of a sandbox; see sandbox.Driver.
 func (d *Driver) Remove(ctx context.Context, h sandbox.Handle) error { return d.machine.Remove(ctx, h) }
 

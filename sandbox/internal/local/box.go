@@ -22,9 +22,7 @@ type box struct {
 
 func (b *box) Handle() sandbox.Handle { return b.cell.handle(b.machine.name) }
 
-func (b *box) Dirs() sandbox.Dirs {
-	return sandbox.Dirs{Workspace: b.cell.Workspace(), Home: b.cell.Home()}
-}
+func (b *box) Dirs() sandbox.Dirs { return b.cell.dirs() }
 
 func (b *box) Done() <-chan struct{} { return b.done }
 
@@ -51,9 +49,9 @@ func (b *box) Dial(ctx context.Context) (io.ReadWriteCloser, error) {
 func (b *box) Destroy(ctx context.Context) error { return b.machine.Remove(ctx, b.Handle()) }
 
 // finish says that the sandbox has ended and why; the first reason counts.
-func (b *box) finish(why string) {
+func (b *box) finish(reason sandbox.EndReason, detail string) {
 	b.once.Do(func() {
-		b.err = fmt.Errorf("sandbox %s: %s: %w", b.cell.name(), why, sandbox.ErrGone)
+		b.err = fmt.Errorf("sandbox %s: %w", b.cell.name(), &sandbox.EndError{Reason: reason, Detail: detail})
 		close(b.done)
 		b.door.Shut()
 	})

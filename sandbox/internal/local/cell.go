@@ -54,6 +54,10 @@ func (c *Cell) Run() string { return filepath.Join(c.Dir, "run") }
 // Private is a directory for the driver's own files, which the sandbox does not see.
 func (c *Cell) Private() string { return filepath.Join(c.Dir, "private") }
 
+func (c *Cell) dirs() sandbox.Dirs {
+	return sandbox.Dirs{Workspace: c.Workspace(), Home: c.Home(), Sockets: c.Run()}
+}
+
 // KeeperArgs is the command that runs as process 1 in the sandbox.
 func (c *Cell) KeeperArgs() []string {
 	return []string{

@@ -153,6 +153,19 @@ func (m *Machine) List(context.Context) ([]sandbox.Handle, error) {
 	return hs, nil
 }
 
+// Remains returns the directories of a sandbox that has not been removed.
+func (m *Machine) Remains(_ context.Context, h sandbox.Handle) (sandbox.Dirs, error) {
+	c, err := m.cellOf(h)
+	if err != nil {
+		return sandbox.Dirs{}, err
+	}
+	c.load()
+	if !c.Record.Ready {
+		return sandbox.Dirs{}, fmt.Errorf("files of sandbox %s: %w", c.name(), sandbox.ErrGone)
+	}
+	return c.dirs(), nil
+}
+
 // Remove ends and removes whatever there is of a sandbox.
 func (m *Machine) Remove(ctx context.Context, h sandbox.Handle) error {
 	c, err := m.cellOf(h)
@@ -168,7 +181,7 @@ func (m *Machine) Remove(ctx context.Context, h sandbox.Handle) error {
 		return err
 	}
 	if s.box != nil {
-		s.box.finish("it was destroyed")
+		s.box.finish(sandbox.EndDestroyed, "it was destroyed")
 		s.box = nil
 	}
 	return nil
@@ -314,7 +327,7 @@ func (m *Machine) keep(c *Cell, s *slot, door *Door) *box {
 	s.box = b
 	m.watchers.Go(func() {
 		if b.cell.Record.Process.Wait(m.life) == nil {
-			b.finish("its first process has ended")
+			b.finish(sandbox.EndExited, "its first process has ended")
 		}
 	})
 	return b
