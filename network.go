@@ -13,16 +13,17 @@ const (
 	NetworkOpen  NetworkMode = "open"  // every public address
 )
 
-// MaxNetworkRules bounds the rules of one policy.
-const MaxNetworkRules = 256
+// The bounds of one policy.
+const (
+	MaxNetworkRules       = 256
+	MaxNetworkCredentials = 32
+)
 
 // NetworkPolicy is what a session's sandboxes may reach. The zero value is the
 // installation's default.
 type NetworkPolicy struct {
 	Mode NetworkMode `json:"mode,omitempty"`
-	// Allow are the rules of the mode allow: HOST, HOST:PORT or *.DOMAIN[:PORT].
-	// HOST is a DNS name or an IP address; *.DOMAIN is every name below DOMAIN and
-	// not DOMAIN itself. Without a port it is 80 and 443.
+	// Allow are the rules of the mode allow, in the forms of [ParseNetworkRule].
 	Allow []string `json:"allow,omitempty"`
 	// Credentials name those of the installation that the broker may use for the
 	// session.
@@ -40,7 +41,7 @@ func (p NetworkPolicy) IsZero() bool {
 // NetworkDecision is one or several equal decisions of the proxy.
 type NetworkDecision struct {
 	Host    string    `json:"host"`
-	Port    int       `json:"port"`
+	Port    int       `json:"port"` // 0 for a name that was only looked up
 	Allowed bool      `json:"allowed"`
 	Reason  string    `json:"reason"` // which rule, or why not
 	Count   int64     `json:"count"`
@@ -48,15 +49,168 @@ type NetworkDecision struct {
 	Last    time.Time `json:"last"`
 }
 
+// The reasons with which a policy itself refuses. What a proxy finds out later has
+// reasons of its own.
+const (
+	NetworkReasonNone    = "mode_none"
+	NetworkReasonNoRule  = "no_rule"
+	NetworkReasonBadName = "bad_name" // neither a DNS name nor an address in its usual form
+	NetworkReasonBadPort = "bad_port"
+)
+
 // Validate reports what is wrong with the policy. Its code is invalid.
 func (p NetworkPolicy) Validate() error {
+	switch p.Mode {
+	case NetworkNone, NetworkAllow, NetworkOpen:
+	case "":
+		if len(p.Allow) > 0 || p.Raw {
+			return Errorf(CodeInvalid, "network.mode: rules and raw need a mode.")
+		}
+	default:
+		return Errorf(CodeInvalid, "network.mode: none, allow or open.")
+	}
+	if p.Raw && p.Mode != NetworkOpen {
+		return Errorf(CodeInvalid, "network.raw: only with the mode open, because nobody can read names in raw packets.")
+	}
+	if len(p.Allow) > 0 && p.Mode != NetworkAllow {
+		return Errorf(CodeInvalid, "network.allow: rules belong to the mode allow.")
+	}
+	if len(p.Allow) > MaxNetworkRules {
+		return Errorf(CodeInvalid, "network.allow: at most %d rules.", MaxNetworkRules)
+	}
+	for i, text := range p.Allow {
+		if _, err := ParseNetworkRule(text); err != nil {
+			return Errorf(CodeInvalid, "network.allow[%d]: %s", i, err)
+		}
+	}
+	return validateCredentials(p.Credentials)
+}
+
+func validateCredentials(names []string) error {
+	if len(names) > MaxNetworkCredentials {
+		return Errorf(CodeInvalid, "network.credentials: at most %d.", MaxNetworkCredentials)
+	}
+	seen := make(map[string]bool, len(names))
+	for i, name := range names {
+		if !ValidCredentialName(name) {
+			return Errorf(CodeInvalid, "network.credentials[%d]: 1 to 64 letters, digits, hyphens and underscores.", i)
+		}
+		if seen[name] {
+			return Errorf(CodeInvalid, "network.credentials[%d]: %s is named twice.", i, name)
+		}
+		seen[name] = true
+	}
 	return nil
+}
+
+// ValidCredentialName reports whether a credential of an installation can have the
+// name: 1 to 64 letters, digits, hyphens and underscores.
+func ValidCredentialName(name string) bool {
+	if name == "" || len(name) > 64 {
+		return false
+	}
+	for _, c := range []byte(name) {
+		if !isNameByte(c) {
+			return false
+		}
+	}
+	return true
 }
 
 // Allows reports whether the policy lets a sandbox reach host at port, and why:
 // the rule that says so, or the reason of the refusal. host is a DNS name in any
 // case, with or without a final dot, or an IP address. It decides on names only:
-// what a name resolves to is another question.
+// what a name resolves to is another question. The zero policy and one that is
+// invalid allow nothing.
 func (p NetworkPolicy) Allows(host string, port int) (allowed bool, reason string) {
-	return false, "not implemented"
+	f, err := p.Compile()
+	if err != nil {
+		return false, NetworkReasonNone
+	}
+	return f.Allows(host, port)
+}
+
+// Compile prepares the policy for many questions. It fails when the policy is
+// invalid.
+func (p NetworkPolicy) Compile() (NetworkFilter, error) {
+	if err := p.Validate(); err != nil {
+		return NetworkFilter{}, err
+	}
+	f := NetworkFilter{mode: p.Mode}
+	for _, text := range p.Allow {
+		r, err := ParseNetworkRule(text)
+		if err != nil {
+			return NetworkFilter{}, err
+		}
+		f.rules = append(f.rules, r)
+	}
+	return f, nil
+}
+
+// NetworkFilter is a policy that was prepared for questions. The zero value allows
+// nothing. It does not change, and may be used by many goroutines.
+type NetworkFilter struct {
+	mode  NetworkMode
+	rules []NetworkRule
+}
+
+// Mode is the mode of the policy.
+func (f NetworkFilter) Mode() NetworkMode { return f.mode }
+
+// Allows is [NetworkPolicy.Allows].
+func (f NetworkFilter) Allows(host string, port int) (allowed bool, reason string) {
+	if f.mode != NetworkAllow && f.mode != NetworkOpen {
+		return false, NetworkReasonNone
+	}
+	if port < 1 || port > maxPort {
+		return false, NetworkReasonBadPort
+	}
+	h, ok := ParseNetworkHost(host)
+	if !ok {
+		return false, NetworkReasonBadName
+	}
+	if f.mode == NetworkOpen {
+		return true, string(NetworkOpen)
+	}
+	for _, r := range f.rules {
+		if r.matchesHost(h) && r.matchesPort(port) {
+			return true, r.text
+		}
+	}
+	return false, NetworkReasonNoRule
+}
+
+// AllowsName reports whether there is a port at which the policy lets a sandbox
+// reach host, and why not.
+func (f NetworkFilter) AllowsName(host string) (allowed bool, reason string) {
+	if f.mode != NetworkAllow && f.mode != NetworkOpen {
+		return false, NetworkReasonNone
+	}
+	h, ok := ParseNetworkHost(host)
+	if !ok {
+		return false, NetworkReasonBadName
+	}
+	if f.mode == NetworkOpen {
+		return true, string(NetworkOpen)
+	}
+	for _, r := range f.rules {
+		if r.matchesHost(h) {
+			return true, r.text
+		}
+	}
+	return false, NetworkReasonNoRule
+}
+
+// Ports are the ports that the rules name, without those that a rule has by itself
+// (80 and 443), in their order and each once.
+func (f NetworkFilter) Ports() []int {
+	var ports []int
+	seen := make(map[int]bool)
+	for _, r := range f.rules {
+		if r.port != 0 && !seen[r.port] {
+			seen[r.port] = true
+			ports = append(ports, r.port)
+		}
+	}
+	return ports
 }
