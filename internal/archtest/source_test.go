@@ -108,7 +108,7 @@ func textFiles(t *testing.T) []string {
 				return nil
 			}
 		}
-		if d.Type().IsRegular() {
+		if d.Type().IsRegular() && rel != ".git" { // which is a file in a further working tree
 			paths = append(paths, filepath.ToSlash(rel))
 		}
 		return nil
