@@ -14,12 +14,14 @@ func TestNetworkRulesMatchWhatTheySay(t *testing.T) {
 		no   []string
 	}{
 		{
-			"example.com", []string{"example.com 80", "example.com 443", "EXAMPLE.com. 443"},
+			"example.com",
+			[]string{"example.com 80", "example.com 443", "EXAMPLE.com. 443"},
 			[]string{"example.com 22", "www.example.com 443", "evilexample.com 443", "example.com.evil.test 443", "example.co 443"},
 		},
 		{"Example.COM.:8443", []string{"example.com 8443"}, []string{"example.com 443", "example.com 80"}},
 		{
-			"*.a.test", []string{"b.a.test 443", "c.b.a.test 80", "B.A.Test. 443"},
+			"*.a.test",
+			[]string{"b.a.test 443", "c.b.a.test 80", "B.A.Test. 443"},
 			[]string{"a.test 443", "evila.test 443", ".a.test 443", "b.a.test 22", "b.a.test.x 443"},
 		},
 		{"*.a.test:22", []string{"b.a.test 22"}, []string{"b.a.test 443"}},
