@@ -46,11 +46,22 @@ const (
 	FormatV2 = "workspace.v2"
 )
 
-// Checkpoint is a sealed capture of conversation and tree after a run.
+// ProcessState is where the saved processes of a sandbox are. They are only good
+// for the driver that saved them, and with the tree of the same checkpoint.
+type ProcessState struct {
+	Object   string `json:"object"`   // key in the blob store
+	Snapshot []byte `json:"snapshot"` // what the driver restores them from
+	Harness  []byte `json:"harness"`  // what the harness knew of the agent among them
+	Bytes    int64  `json:"bytes"`    // unpacked
+	Stored   int64  `json:"stored"`   // in the blob store
+}
+
+// Checkpoint is a sealed capture of conversation and tree, after a run or when
+// a lease was drained.
 type Checkpoint struct {
 	ID      CheckpointID
 	Session SessionID
-	Run     RunID // the boundary
+	Run     RunID // the boundary; "" when nothing ran before it
 	Epoch   int64 // the lease whose sandbox was captured
 	Parent  CheckpointID
 	State   CheckpointState
@@ -75,6 +86,9 @@ type Checkpoint struct {
 	Entries    int64
 	Bytes      int64 // data bytes of both trees
 	Stored     int64 // bytes added to the blob store
+
+	// Processes are the saved processes of the same boundary; nil for none.
+	Processes *ProcessState
 
 	CapturingAt time.Time
 	SealedAt    time.Time

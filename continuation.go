@@ -50,10 +50,16 @@ func (f Facts) Continuation(now time.Time) Continuation {
 	return c
 }
 
+// worked reports whether there is previous work: a run's, or what was put into a
+// workspace that was sealed when its lease was drained.
+func (f Facts) worked() bool {
+	return f.Session.Worked || f.Head != nil && f.Head.State == CheckpointSealed
+}
+
 // carried is the continuation of a session that is not archived. At the zero
 // time no lease is live.
 func (f Facts) carried(now time.Time) Continuation {
-	if !f.Session.Worked {
+	if !f.worked() {
 		return Continuation{
 			CanContinue: true, State: ContinuationFresh,
 			Conversation: FidelityNone, Workspace: FidelityNone, Reason: ReasonNoPriorWork,

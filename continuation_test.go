@@ -113,7 +113,8 @@ func TestContinuationReasonIsAbsentIffWorkIsCarried(t *testing.T) {
 		inPlace := c.facts.Lease != nil && c.facts.Lease.Live(c.now)
 		fromCheckpoint := h != nil && h.State == CheckpointSealed && h.Format == FormatV2 &&
 			h.Conversation == FidelityExact && h.Workspace == FidelityPortableTree && h.Base == s.Base
-		carried := !s.Archived() && s.Worked && (inPlace || fromCheckpoint)
+		worked := s.Worked || h != nil && h.State == CheckpointSealed
+		carried := !s.Archived() && worked && (inPlace || fromCheckpoint)
 		got := c.facts.Continuation(c.now)
 		if (got.Reason == "") != carried {
 			t.Errorf("%s: reason %q, and the next turn carries the work: %v", c.name, got.Reason, carried)
@@ -152,7 +153,7 @@ func TestContinuationKeepsTheTable(t *testing.T) {
 		switch {
 		case got.Boundary != "" && !sealed:
 			t.Errorf("%s: boundary %q without a sealed checkpoint", c.name, got.Boundary)
-		case got.Boundary == "" && sealed && c.facts.Session.Worked:
+		case got.Boundary == "" && sealed:
 			t.Errorf("%s: no boundary, and a checkpoint is sealed", c.name)
 		case got.State == ContinuationRestorable && got.Boundary == "":
 			t.Errorf("%s: restorable without a boundary", c.name)
@@ -179,7 +180,7 @@ func TestContinuationReasonsAreAsked(t *testing.T) {
 		case ReasonSessionArchived:
 			ok = s.Archived()
 		case ReasonNoPriorWork:
-			ok = !s.Worked
+			ok = !s.Worked && !sealed
 		case ReasonCheckpointUnavailable:
 			ok = s.Worked && !sealed
 		case ReasonConversationNotRestorable:

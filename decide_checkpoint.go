@@ -6,6 +6,35 @@ func (d *Decision) BeginCheckpoint(id CheckpointID, run RunID, epoch int64) (Che
 	if r == nil || r.ID != run || r.State != RunSealing {
 		return Checkpoint{}, Errorf(CodeExecutionLost, "Run %s is not sealing.", run)
 	}
+	return d.capturing(id, run, epoch), nil
+}
+
+// BeginDrain records that a capture of the draining lease's sandbox starts. Its
+// boundary is that of the head: nothing has run since.
+func (d *Decision) BeginDrain(id CheckpointID, epoch int64) (Checkpoint, error) {
+	if err := d.draining(epoch); err != nil {
+		return Checkpoint{}, err
+	}
+	boundary := d.facts.Session.LastRun
+	if h := d.facts.Head; h != nil {
+		boundary = h.Run
+	}
+	return d.capturing(id, boundary, epoch), nil
+}
+
+// draining refuses an epoch whose lease is not being drained.
+func (d *Decision) draining(epoch int64) error {
+	if err := d.current(epoch); err != nil {
+		return err
+	}
+	if l := d.facts.Lease; l.State != LeaseDraining {
+		return Errorf(CodeWorkspaceExpired, "Lease epoch %d is %s.", epoch, l.State)
+	}
+	return nil
+}
+
+// capturing records a checkpoint that follows on the head.
+func (d *Decision) capturing(id CheckpointID, run RunID, epoch int64) Checkpoint {
 	c := Checkpoint{
 		ID: id, Session: d.facts.Session.ID, Run: run, Epoch: epoch, State: CheckpointCapturing,
 		Format: FormatV2, Base: d.facts.Session.Base, CapturingAt: d.now,
@@ -14,7 +43,7 @@ func (d *Decision) BeginCheckpoint(id CheckpointID, run RunID, epoch int64) (Che
 		c.Parent = d.facts.Head.ID
 	}
 	d.checkpoints = append(d.checkpoints, c)
-	return c, nil
+	return c
 }
 
 // Seal makes c the session's head and ends its run, in one change: a completed
@@ -26,6 +55,37 @@ func (d *Decision) Seal(c Checkpoint, n CaptureNotes) error {
 	if r == nil || r.ID != c.Run || r.State != RunSealing {
 		return Errorf(CodeExecutionLost, "Run %s is not sealing.", c.Run)
 	}
+	if err := d.next(c); err != nil {
+		return err
+	}
+	d.sealHead(c, r.Turn, r.ID, n)
+	return d.EndRun(r.ID, r.Final, r.StopReason, nil)
+}
+
+// SealDrain makes c the session's head, when a next turn could go on from it, and
+// ends the draining lease that it was captured from. A capture that is not whole
+// never takes the place of a head that is: the event says what is missing, and
+// what was done since the head is lost.
+func (d *Decision) SealDrain(c Checkpoint, n CaptureNotes, to LeaseState) error {
+	if err := d.draining(c.Epoch); err != nil {
+		return err
+	}
+	if err := d.next(c); err != nil {
+		return err
+	}
+	sealed := c
+	sealed.State = CheckpointSealed
+	if sealed.Restorable(d.facts.Session.Base) || d.facts.Head == nil {
+		d.sealHead(c, "", "", n)
+	} else {
+		d.AbandonCheckpoint(c)
+		d.emit(EventCheckpointFailed, "", "", failedCapture(c, n))
+	}
+	return d.EndLease(c.Epoch, to, d.facts.Lease.EndReason)
+}
+
+// next refuses a checkpoint that cannot be sealed now.
+func (d *Decision) next(c Checkpoint) error {
 	if !c.State.CanMove(CheckpointSealed) {
 		return Errorf(CodeExecutionLost, "Checkpoint %s is %s and cannot be sealed.", c.ID, c.State)
 	}
@@ -36,22 +96,32 @@ func (d *Decision) Seal(c Checkpoint, n CaptureNotes) error {
 	if c.Parent != head || c.Epoch != d.facts.Session.LastEpoch {
 		return Errorf(CodeExecutionLost, "Checkpoint %s is not next in the session's chain.", c.ID)
 	}
+	return nil
+}
+
+// sealHead seals c as the session's head and says so, or what is missing of it.
+func (d *Decision) sealHead(c Checkpoint, turn TurnID, run RunID, n CaptureNotes) {
 	c.State, c.SealedAt = CheckpointSealed, d.now
 	d.checkpoints = append(d.checkpoints, c)
 	d.facts.Session.Head, d.facts.Head = c.ID, copied(&c)
-	if c.Restorable(d.facts.Session.Base) {
-		payload := map[string]any{
-			"checkpointId": c.ID, "conversation": c.Conversation, "workspace": c.Workspace,
-			"entries": c.Entries, "bytes": c.Bytes, "storedBytes": c.Stored,
-		}
-		if len(n.Skipped) > 0 {
-			payload["skipped"] = n.Skipped
-		}
-		d.emit(EventCheckpointSealed, r.Turn, r.ID, payload)
-	} else {
-		d.emit(EventCheckpointFailed, r.Turn, r.ID, failedCapture(c, n))
+	if !c.Restorable(d.facts.Session.Base) {
+		d.emit(EventCheckpointFailed, turn, run, failedCapture(c, n))
+		return
 	}
-	return d.EndRun(r.ID, r.Final, r.StopReason, nil)
+	payload := map[string]any{
+		"checkpointId": c.ID, "conversation": c.Conversation, "workspace": c.Workspace,
+		"entries": c.Entries, "bytes": c.Bytes, "storedBytes": c.Stored,
+	}
+	if len(n.Skipped) > 0 {
+		payload["skipped"] = n.Skipped
+	}
+	if p := c.Processes; p != nil {
+		payload["processes"] = map[string]any{"bytes": p.Bytes, "storedBytes": p.Stored}
+	}
+	if run == "" && c.Run != "" {
+		payload["boundaryRunId"] = c.Run
+	}
+	d.emit(EventCheckpointSealed, turn, run, payload)
 }
 
 // CaptureNotes is what a capture has to tell besides its record.
@@ -114,7 +184,7 @@ func (d *Decision) replaceHead(id CheckpointID, change func(*Checkpoint)) error 
 		return Errorf(CodeInternal, "There is no checkpoint to refuse.")
 	}
 	c := *h
-	c.ID, c.Parent, c.SealedAt = id, h.ID, d.now
+	c.ID, c.Parent, c.SealedAt, c.Processes = id, h.ID, d.now, nil
 	change(&c)
 	d.checkpoints = append(d.checkpoints, c)
 	d.facts.Session.Head, d.facts.Head = c.ID, copied(&c)

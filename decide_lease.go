@@ -111,7 +111,7 @@ func (d *Decision) carries(restored CheckpointID) error {
 	switch {
 	case restored != s.Head:
 		return Errorf(CodeResumeUnavailable, "The sandbox starts from checkpoint %q, the session stands at %q.", restored, s.Head)
-	case s.Worked && (h == nil || !h.Restorable(s.Base)):
+	case d.facts.worked() && (h == nil || !h.Restorable(s.Base)):
 		return Errorf(CodeResumeUnavailable, "The session has worked, and no checkpoint of it can be restored.")
 	}
 	return nil
@@ -139,6 +139,86 @@ func (d *Decision) TouchLease(epoch int64) bool {
 	d.putLease(l)
 	d.order(WorkLease, string(l.Session), l.Deadline())
 	return true
+}
+
+// VisitLease is TouchLease for a use outside a run: what it writes is not sealed
+// by a run's end, so draining must capture it.
+func (d *Decision) VisitLease(epoch int64) bool {
+	if !d.TouchLease(epoch) {
+		return false
+	}
+	l := *d.facts.Lease
+	l.VisitedAt = d.now
+	d.putLease(l)
+	return true
+}
+
+// DrainLease starts to end a held lease on purpose: its files, and with save its
+// processes, are captured before its sandbox is destroyed. It is refused with
+// run_active while an agent works in it. Draining a draining lease changes
+// nothing.
+func (d *Decision) DrainLease(epoch int64, why string, save bool) error {
+	if err := d.current(epoch); err != nil {
+		return err
+	}
+	l := *d.facts.Lease
+	if l.State == LeaseDraining {
+		return nil
+	}
+	if err := d.holding(epoch); err != nil {
+		return err
+	}
+	if r := d.facts.Active; r != nil && (r.State == RunActive || r.State == RunSealing) {
+		return Errorf(CodeRunActive, "Run %s uses the sandbox.", r.ID)
+	}
+	l.State, l.EndReason, l.SaveProcesses = LeaseDraining, why, save
+	d.putLease(l)
+	d.emit(EventWorkspaceDraining, "", "", map[string]any{"epoch": epoch, "reason": why, "processes": save})
+	d.order(WorkLease, string(l.Session), d.now)
+	return nil
+}
+
+// Unsaved reports whether the sandbox of the latest lease may hold what no
+// checkpoint does: it was used outside a run since the last one was sealed.
+func (f Facts) Unsaved() bool {
+	l := f.Lease
+	return l != nil && !l.VisitedAt.IsZero() && (f.Head == nil || !l.VisitedAt.Before(f.Head.SealedAt))
+}
+
+// ResumeProcesses records that the processes of the head go on in the sandbox of
+// a lease that was just held.
+func (d *Decision) ResumeProcesses(epoch int64) error {
+	if err := d.holding(epoch); err != nil {
+		return err
+	}
+	h := d.facts.Head
+	if h == nil || h.Processes == nil {
+		return Errorf(CodeInternal, "The head has no saved processes.")
+	}
+	l := *d.facts.Lease
+	l.Resumed = h.Epoch
+	d.putLease(l)
+	d.emit(EventWorkspaceResumed, "", "", map[string]any{"epoch": epoch, "fromEpoch": h.Epoch})
+	return nil
+}
+
+// LoseProcesses records that the saved processes of the head could not go on in
+// the sandbox of a lease that was just held; why is for people.
+func (d *Decision) LoseProcesses(epoch int64, why string) {
+	d.emit(EventWorkspaceColdStart, "", "", map[string]any{"epoch": epoch, "reason": why})
+}
+
+// NoteLimits records that limits of the sandbox were reached. counts are by
+// limit: memory, processes, disk.
+func (d *Decision) NoteLimits(epoch int64, counts map[string]int64) {
+	if d.current(epoch) != nil || len(counts) == 0 {
+		return
+	}
+	turn, run := TurnID(""), RunID("")
+	if r := d.facts.Active; r != nil {
+		turn, run = r.Turn, r.ID
+	}
+	d.emit(EventWorkspaceLimit, turn, run, map[string]any{"epoch": epoch, "limits": counts})
 }
 
 // EndLease ends the lease for good. Ending an ended lease changes nothing.

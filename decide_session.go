@@ -23,6 +23,7 @@ type NewSession struct {
 	Runtime  string
 	Metadata map[string]string
 	Base     string
+	Sandbox  SandboxSpec
 }
 
 // Create decides on a new session. Nothing is provisioned: a turn causes that.
@@ -38,9 +39,12 @@ func Create(now time.Time, in NewSession) (*Decision, error) {
 			return nil, Errorf(CodeInvalid, "metadata: an entry may have at most %d bytes.", MaxMetadataBytes)
 		}
 	}
+	if err := in.Sandbox.Validate(); err != nil {
+		return nil, err
+	}
 	f := Facts{Session: Session{
 		ID: in.ID, Project: in.Project, Contract: in.Contract, Title: in.Title, Runtime: in.Runtime,
-		Metadata: in.Metadata, Base: in.Base, State: SessionNew, CreatedAt: now, UpdatedAt: now,
+		Metadata: in.Metadata, Base: in.Base, Sandbox: in.Sandbox, State: SessionNew, CreatedAt: now, UpdatedAt: now,
 	}}
 	d := f.Decide(now)
 	d.created = true
@@ -147,4 +151,34 @@ func (d *Decision) Archive() error {
 	s.ArchivedAt = d.now
 	d.emit(EventSessionArchived, "", "", nil)
 	return nil
+}
+
+// SetNetwork changes what the session's sandboxes may reach, at once. The codes
+// are invalid and session_archived.
+func (d *Decision) SetNetwork(p NetworkPolicy) error {
+	if d.facts.Session.Archived() {
+		return Errorf(CodeSessionArchived, "The session is archived.")
+	}
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	s := &d.facts.Session
+	if p.Raw != s.Sandbox.Network.Raw && d.facts.Lease != nil && !d.facts.Lease.State.Terminal() {
+		return Errorf(CodeInvalid, "network.raw: cannot be changed while there is a sandbox.")
+	}
+	s.Sandbox.Network = p
+	d.emit(EventNetworkChanged, "", "", p)
+	return nil
+}
+
+// NoteNetwork records decisions of the proxy.
+func (d *Decision) NoteNetwork(epoch int64, decisions []NetworkDecision) {
+	if len(decisions) == 0 {
+		return
+	}
+	turn, run := TurnID(""), RunID("")
+	if r := d.facts.Active; r != nil && r.Epoch == epoch {
+		turn, run = r.Turn, r.ID
+	}
+	d.emit(EventNetworkDecided, turn, run, map[string]any{"epoch": epoch, "decisions": decisions})
 }

@@ -28,6 +28,12 @@ const (
 	EventWorkspaceLost        EventType = "workspace.lost"
 	EventWorkspaceReleased    EventType = "workspace.released"
 	EventWorkspaceRestored    EventType = "workspace.restored"
+	EventWorkspaceDraining    EventType = "workspace.draining"      // being ended on purpose, its files captured first
+	EventWorkspaceResumed     EventType = "workspace.resumed"       // saved processes go on in a new sandbox
+	EventWorkspaceColdStart   EventType = "workspace.cold_start"    // saved processes were lost; files and conversation were not
+	EventWorkspaceLimit       EventType = "workspace.limit_reached" // a limit of the sandbox was felt
+	EventNetworkChanged       EventType = "network.changed"
+	EventNetworkDecided       EventType = "network.decided" // what the proxy let through and refused
 	EventCheckpointSealed     EventType = "checkpoint.sealed"
 	EventCheckpointFailed     EventType = "checkpoint.failed"
 	EventInteractionRequested EventType = "interaction.requested"
@@ -44,7 +50,8 @@ var EventTypes = []EventType{
 	EventRunQueued, EventRunStarted, EventRunActive, EventRunRecovered, EventRunCompleted,
 	EventRunFailed, EventRunCrashed, EventRunCancelled, EventRunCancelRequested,
 	EventWorkspaceAttached, EventWorkspaceExpired, EventWorkspaceLost, EventWorkspaceReleased,
-	EventWorkspaceRestored, EventCheckpointSealed, EventCheckpointFailed,
+	EventWorkspaceRestored, EventWorkspaceDraining, EventWorkspaceResumed, EventWorkspaceColdStart,
+	EventWorkspaceLimit, EventNetworkChanged, EventNetworkDecided, EventCheckpointSealed, EventCheckpointFailed,
 	EventInteractionRequested, EventInteractionAnswered, EventInteractionExpired,
 	EventInteractionWithdrawn, EventAgentUpdate, EventAgentLog,
 }

@@ -67,7 +67,17 @@ type Lease struct {
 	EndedAt     time.Time // zero until terminal
 	Ceiling     time.Duration
 	Hold        time.Duration
-	EndReason   string // why it ended
+	EndReason   string // why it ended, or is draining
+
+	// VisitedAt is the last use of its sandbox outside a run, such as a shell;
+	// zero for none. What such use has written is captured when the lease is
+	// drained.
+	VisitedAt time.Time
+	// SaveProcesses says that draining saves the processes, too.
+	SaveProcesses bool
+	// Resumed is the epoch whose processes go on in its sandbox; 0 when they were
+	// started in it.
+	Resumed int64
 
 	// Restored is the checkpoint that its sandbox started from; "" for none.
 	Restored CheckpointID
@@ -108,4 +118,12 @@ func (l Lease) Touch(now time.Time) Lease {
 		l.TouchedAt = now
 	}
 	return l
+}
+
+// ProcessEpoch is the epoch under which the processes of its sandbox were started.
+func (l Lease) ProcessEpoch() int64 {
+	if l.Resumed > 0 {
+		return l.Resumed
+	}
+	return l.Epoch
 }

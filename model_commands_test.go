@@ -165,6 +165,64 @@ var modelCommands = map[string]func(*rapid.T, *world) func(*Decision) error{
 		}
 		return func(d *Decision) error { d.AbandonCheckpoint(asSeen(d, c)); return nil }
 	},
+	"visit": func(t *rapid.T, w *world) func(*Decision) error {
+		epoch := w.anEpoch(t)
+		return func(d *Decision) error {
+			if d.VisitLease(epoch) && !d.Facts().Unsaved() {
+				t.Fatal("what a visit may have left is taken for saved")
+			}
+			return nil
+		}
+	},
+	"drain": func(t *rapid.T, w *world) func(*Decision) error {
+		epoch, save := w.anEpoch(t), rapid.Bool().Draw(t, "save")
+		return func(d *Decision) error { return d.DrainLease(epoch, "the model says so", save) }
+	},
+	"begin drain": func(t *rapid.T, w *world) func(*Decision) error {
+		epoch := w.anEpoch(t)
+		return func(d *Decision) error {
+			_, err := d.BeginDrain(CheckpointID(w.id("checkpoint")), epoch)
+			return err
+		}
+	},
+	"seal drain": func(t *rapid.T, w *world) func(*Decision) error {
+		c, ok := w.aCheckpoint(t)
+		if !ok {
+			return func(*Decision) error { return nil }
+		}
+		to := rapid.SampledFrom([]LeaseState{LeaseReleased, LeaseExpired, LeaseHeld}).Draw(t, "to")
+		return func(d *Decision) error {
+			was := d.Facts().Continuation(d.Now())
+			err := d.SealDrain(asSeen(d, c), CaptureNotes{}, to)
+			if now := d.Facts().Continuation(d.Now()); err == nil && was.CanContinue && was.Reason == "" && now.Reason != "" {
+				t.Fatal("draining a lease took from the session what it could go on with")
+			}
+			return err
+		}
+	},
+	"resume processes": func(t *rapid.T, w *world) func(*Decision) error {
+		epoch := w.anEpoch(t)
+		return func(d *Decision) error { return d.ResumeProcesses(epoch) }
+	},
+	"lose processes": func(t *rapid.T, w *world) func(*Decision) error {
+		epoch := w.anEpoch(t)
+		return func(d *Decision) error { d.LoseProcesses(epoch, "the model says so"); return nil }
+	},
+	"note limits": func(t *rapid.T, w *world) func(*Decision) error {
+		epoch := w.anEpoch(t)
+		return func(d *Decision) error { d.NoteLimits(epoch, map[string]int64{"memory": 1}); return nil }
+	},
+	"set network": func(t *rapid.T, w *world) func(*Decision) error {
+		p := rapid.SampledFrom([]NetworkPolicy{{}, {Mode: NetworkNone}, {Mode: NetworkOpen, Raw: true}}).Draw(t, "policy")
+		return func(d *Decision) error { return d.SetNetwork(p) }
+	},
+	"note network": func(t *rapid.T, w *world) func(*Decision) error {
+		epoch := w.anEpoch(t)
+		return func(d *Decision) error {
+			d.NoteNetwork(epoch, []NetworkDecision{{Host: "example.com", Port: 443, Count: 1}})
+			return nil
+		}
+	},
 	"archive": func(t *rapid.T, w *world) func(*Decision) error {
 		if rapid.IntRange(0, 9).Draw(t, "really") > 0 {
 			return func(*Decision) error { return nil }
@@ -195,6 +253,9 @@ func (w *world) aCheckpoint(t *rapid.T) (Checkpoint, bool) {
 	c := rapid.SampledFrom(w.checkpoints).Draw(t, "checkpoint")
 	c.Conversation = rapid.SampledFrom([]Fidelity{FidelityExact, FidelityExact, FidelityResultOnly}).Draw(t, "conversation")
 	c.Workspace = rapid.SampledFrom([]Fidelity{FidelityPortableTree, FidelityPortableTree, FidelityNone}).Draw(t, "workspace")
+	if rapid.Bool().Draw(t, "processes") {
+		c.Processes = &ProcessState{Object: "object", Snapshot: []byte("{}")}
+	}
 	return c, true
 }
 
@@ -239,6 +300,20 @@ func (w *world) progress(t *rapid.T) {
 	r, l := f.Active, f.Lease
 	var step func(*Decision) error
 	switch {
+	case l != nil && l.State == LeaseDraining:
+		step = func(d *Decision) error {
+			c, err := d.BeginDrain(CheckpointID(w.id("checkpoint")), l.Epoch)
+			if err != nil {
+				return err
+			}
+			c.Conversation, c.Workspace = FidelityExact, FidelityPortableTree
+			c.Processes = &ProcessState{Object: "object", Snapshot: []byte("{}")}
+			return d.SealDrain(c, CaptureNotes{}, LeaseReleased)
+		}
+	case r == nil && l != nil && l.Live(w.now) && rapid.IntRange(0, 3).Draw(t, "idle") == 0:
+		step = func(d *Decision) error { return d.DrainLease(l.Epoch, "idle", true) }
+	case r == nil && !f.Continuation(w.now).CanContinue:
+		step = modelCommands["archive"](t, w)
 	case r == nil:
 		step = modelCommands["submit"](t, w)
 	case l != nil && l.State == LeaseHeld && !l.Live(w.now):
@@ -252,7 +327,13 @@ func (w *world) progress(t *rapid.T) {
 	case r.State == RunStarting && (l == nil || l.State.Terminal()):
 		step = modelCommands["request lease"](t, w)
 	case r.State == RunStarting && l.State == LeaseRequested:
-		step = func(d *Decision) error { return d.HoldLease(l.Epoch, []byte(`{}`), f.Session.Head) }
+		step = func(d *Decision) error {
+			err := d.HoldLease(l.Epoch, []byte(`{}`), f.Session.Head)
+			if err == nil && f.Head != nil && f.Head.Processes != nil {
+				err = d.ResumeProcesses(l.Epoch)
+			}
+			return err
+		}
 	case r.State == RunStarting:
 		step = func(d *Decision) error { return d.ActivateRun(r.ID, l.Epoch) }
 	case r.State == RunActive && l.State.Terminal():

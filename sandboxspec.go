@@ -84,3 +84,8 @@ func (s SandboxSpec) Validate() error {
 }
 
 func notPrintable(r rune) bool { return r <= ' ' || r == 0x7f }
+
+// IsZero reports whether the spec asks for nothing.
+func (s SandboxSpec) IsZero() bool {
+	return s.Image == "" && s.Isolation == "" && s.Limits == SandboxLimits{} && s.Network.IsZero() && s.Idle == ""
+}

@@ -47,6 +47,7 @@ type Session struct {
 	Runtime  string
 	Metadata map[string]string
 	Base     string // the repository commit that its trees build on; "" for none
+	Sandbox  SandboxSpec
 
 	State       SessionState
 	CloseReason CloseReason

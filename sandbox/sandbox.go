@@ -206,7 +206,9 @@ type EndError struct {
 }
 
 // Error returns the reason and the detail.
-func (e *EndError) Error() string { return ErrGone.Error() + " (" + string(e.Reason) + "): " + e.Detail }
+func (e *EndError) Error() string {
+	return ErrGone.Error() + " (" + string(e.Reason) + "): " + e.Detail
+}
 
 // Unwrap returns ErrGone.
 func (e *EndError) Unwrap() error { return ErrGone }
@@ -257,7 +259,7 @@ type Capabilities struct {
 	ProcessSnapshot bool         `json:"processSnapshot"` // memory of processes can be saved and restored
 	Limits          LimitSupport `json:"limits"`
 	Networks        []Network    `json:"networks"`
-	Images          bool         `json:"images"` // Spec.Image is understood
+	Images          bool         `json:"images"`       // Spec.Image is understood
 	Unprivileged    bool         `json:"unprivileged"` // the driver runs without root
 }
 

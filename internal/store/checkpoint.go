@@ -7,18 +7,18 @@ import (
 const (
 	checkpointColumns = `id, session, run, epoch, parent, state, format, root, root_bytes,
 	conversation, conversation_reason, workspace, workspace_reason, base,
-	agent_conversation, agent, tree_digest, entries, bytes, stored, capturing_at, sealed_at`
+	agent_conversation, agent, tree_digest, entries, bytes, stored, processes, capturing_at, sealed_at`
 
 	// A sealed checkpoint never changes: the upsert passes it over.
 	upsertCheckpoint = `INSERT INTO checkpoints (` + checkpointColumns + `)
-	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
+	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)
 	ON CONFLICT (id) DO UPDATE SET state = excluded.state, format = excluded.format, root = excluded.root,
 	root_bytes = excluded.root_bytes, conversation = excluded.conversation,
 	conversation_reason = excluded.conversation_reason, workspace = excluded.workspace,
 	workspace_reason = excluded.workspace_reason, base = excluded.base,
 	agent_conversation = excluded.agent_conversation, agent = excluded.agent,
 	tree_digest = excluded.tree_digest, entries = excluded.entries, bytes = excluded.bytes,
-	stored = excluded.stored, sealed_at = excluded.sealed_at
+	stored = excluded.stored, processes = excluded.processes, sealed_at = excluded.sealed_at
 	WHERE checkpoints.state = 'capturing'`
 
 	selectCheckpoint  = `SELECT ` + checkpointColumns + ` FROM checkpoints WHERE id = $1`
@@ -26,6 +26,10 @@ const (
 
 	selectCapturing = `SELECT ` + checkpointColumns + ` FROM checkpoints
 	WHERE session = $1 AND state = 'capturing' ORDER BY capturing_at, id`
+
+	// What a next use could resume: the processes of the heads.
+	selectProcessObjects = `SELECT c.processes FROM sessions s JOIN checkpoints c ON c.id = s.head
+	WHERE s.archived_at = 0 AND s.deleted_at = 0 AND c.processes <> ''`
 
 	knowsPack = `SELECT COUNT(*) FROM (SELECT 1 FROM checkpoint_packs WHERE pack = $1 LIMIT 1) AS found`
 	knowsRoot = `SELECT COUNT(*) FROM (SELECT 1 FROM checkpoints WHERE root = $1 LIMIT 1) AS found`
@@ -37,18 +41,26 @@ const (
 
 func scanCheckpoint(row scanner) (c sojourn.Checkpoint, err error) {
 	var capturing, sealed int64
+	var processes string
 	err = row.Scan(&c.ID, &c.Session, &c.Run, &c.Epoch, &c.Parent, &c.State, &c.Format, &c.Root, &c.RootBytes,
 		&c.Conversation, &c.ConversationReason, &c.Workspace, &c.WorkspaceReason, &c.Base,
-		&c.AgentConversation, &c.Agent, &c.TreeDigest, &c.Entries, &c.Bytes, &c.Stored, &capturing, &sealed)
+		&c.AgentConversation, &c.Agent, &c.TreeDigest, &c.Entries, &c.Bytes, &c.Stored, &processes, &capturing, &sealed)
+	if err != nil {
+		return c, err
+	}
 	c.CapturingAt, c.SealedAt = instant(capturing), instant(sealed)
-	return c, err
+	return c, decode(processes, &c.Processes)
 }
 
 func (t *Tx) putCheckpoint(c sojourn.Checkpoint) error {
+	processes, err := encoded(c.Processes, c.Processes == nil)
+	if err != nil {
+		return err
+	}
 	n, err := t.exec("write checkpoint", upsertCheckpoint,
 		c.ID, c.Session, c.Run, c.Epoch, c.Parent, c.State, c.Format, c.Root, c.RootBytes,
 		c.Conversation, c.ConversationReason, c.Workspace, c.WorkspaceReason, c.Base,
-		c.AgentConversation, c.Agent, c.TreeDigest, c.Entries, c.Bytes, c.Stored,
+		c.AgentConversation, c.Agent, c.TreeDigest, c.Entries, c.Bytes, c.Stored, processes,
 		micros(c.CapturingAt), micros(c.SealedAt))
 	if err != nil {
 		return err
@@ -111,4 +123,21 @@ func (t *Tx) packs(id sojourn.CheckpointID) ([]string, error) {
 	return collect(t, "packs", func(row scanner) (p string, err error) {
 		return p, row.Scan(&p)
 	}, selectPacks, id)
+}
+
+// ProcessObjects returns the blob store's keys of all saved processes that a
+// session could still go on with.
+func (t *Tx) ProcessObjects() ([]string, error) {
+	states, err := collect(t, "saved processes", func(row scanner) (p sojourn.ProcessState, err error) {
+		var text string
+		if err := row.Scan(&text); err != nil {
+			return p, err
+		}
+		return p, decode(text, &p)
+	}, selectProcessObjects)
+	keys := make([]string, 0, len(states))
+	for _, p := range states {
+		keys = append(keys, p.Object)
+	}
+	return keys, err
 }

@@ -6,15 +6,17 @@ import (
 
 const (
 	leaseColumns = `session, epoch, state, driver, isolation, handle,
-	requested_at, granted_at, touched_at, ended_at, ceiling, hold, end_reason, restored, conversation`
+	requested_at, granted_at, touched_at, ended_at, ceiling, hold, end_reason, restored, conversation,
+	visited_at, save_processes, resumed`
 
 	upsertLease = `INSERT INTO leases (` + leaseColumns + `, destroyed_at)
-	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, 0)
+	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, 0)
 	ON CONFLICT (session, epoch) DO UPDATE SET state = excluded.state, driver = excluded.driver,
 	isolation = excluded.isolation, handle = excluded.handle, granted_at = excluded.granted_at,
 	touched_at = excluded.touched_at, ended_at = excluded.ended_at, ceiling = excluded.ceiling,
 	hold = excluded.hold, end_reason = excluded.end_reason, restored = excluded.restored,
-	conversation = excluded.conversation`
+	conversation = excluded.conversation, visited_at = excluded.visited_at,
+	save_processes = excluded.save_processes, resumed = excluded.resumed`
 
 	selectLease = `SELECT ` + leaseColumns + ` FROM leases WHERE session = $1 AND epoch = $2`
 
@@ -43,22 +45,25 @@ const (
 
 func scanLease(row scanner) (l sojourn.Lease, err error) {
 	var handle string
-	var requested, granted, touched, ended, ceiling, hold int64
+	var requested, granted, touched, ended, ceiling, hold, visited, save int64
 	err = row.Scan(&l.Session, &l.Epoch, &l.State, &l.Driver, &l.Isolation, &handle,
-		&requested, &granted, &touched, &ended, &ceiling, &hold, &l.EndReason, &l.Restored, &l.Conversation)
+		&requested, &granted, &touched, &ended, &ceiling, &hold, &l.EndReason, &l.Restored, &l.Conversation,
+		&visited, &save, &l.Resumed)
 	if err != nil {
 		return l, err
 	}
 	l.Handle = raw(handle)
 	l.RequestedAt, l.GrantedAt, l.TouchedAt, l.EndedAt = instant(requested), instant(granted), instant(touched), instant(ended)
 	l.Ceiling, l.Hold = duration(ceiling), duration(hold)
+	l.VisitedAt, l.SaveProcesses = instant(visited), save != 0
 	return l, nil
 }
 
 func (t *Tx) putLease(l sojourn.Lease) error {
 	_, err := t.exec("write lease", upsertLease, l.Session, l.Epoch, l.State, l.Driver, l.Isolation, string(l.Handle),
 		micros(l.RequestedAt), micros(l.GrantedAt), micros(l.TouchedAt), micros(l.EndedAt),
-		l.Ceiling.Microseconds(), l.Hold.Microseconds(), l.EndReason, l.Restored, l.Conversation)
+		l.Ceiling.Microseconds(), l.Hold.Microseconds(), l.EndReason, l.Restored, l.Conversation,
+		micros(l.VisitedAt), flag(l.SaveProcesses), l.Resumed)
 	if err == nil && l.State.Terminal() {
 		_, err = t.exec("delete lease state", deleteLeaseState, l.Session, l.Epoch)
 	}

@@ -10,18 +10,18 @@ import (
 const (
 	sessionColumns = `id, project, contract, title, runtime, metadata, base, state, close_reason,
 	created_at, updated_at, archived_at, deleted_at,
-	last_seq, last_epoch, turns, active_run, last_run, worked, head`
+	last_seq, last_epoch, turns, active_run, last_run, worked, head, sandbox`
 
 	selectSession = `SELECT ` + sessionColumns + ` FROM sessions WHERE id = $1`
 
 	insertSession = `INSERT INTO sessions (` + sessionColumns + `)
-	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)`
+	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)`
 
 	// What identifies a session, and when it was created, never changes. $14 is
 	// the counter as the decision saw it, $19 how many events follow.
 	updateSession = `UPDATE sessions SET title = $2, runtime = $3, metadata = $4, base = $5, state = $6,
 	close_reason = $7, updated_at = $8, archived_at = $9, deleted_at = $10, last_epoch = $11, turns = $12,
-	active_run = $13, last_seq = $14 + $19, last_run = $15, worked = $16, head = $17
+	active_run = $13, last_seq = $14 + $19, last_run = $15, worked = $16, head = $17, sandbox = $20
 	WHERE id = $1 AND last_seq = $14 AND created_at = $18`
 
 	newestSessions = `SELECT ` + sessionColumns + ` FROM sessions
@@ -52,18 +52,21 @@ type SessionCursor struct {
 }
 
 func scanSession(row scanner) (s sojourn.Session, err error) {
-	var metadata string
+	var metadata, sandbox string
 	var created, updated, archived, deleted, worked int64
 	err = row.Scan(&s.ID, &s.Project, &s.Contract, &s.Title, &s.Runtime, &metadata, &s.Base, &s.State, &s.CloseReason,
 		&created, &updated, &archived, &deleted,
-		&s.LastSeq, &s.LastEpoch, &s.Turns, &s.ActiveRun, &s.LastRun, &worked, &s.Head)
+		&s.LastSeq, &s.LastEpoch, &s.Turns, &s.ActiveRun, &s.LastRun, &worked, &s.Head, &sandbox)
 	if err != nil {
 		return s, err
 	}
 	s.CreatedAt, s.UpdatedAt = instant(created), instant(updated)
 	s.ArchivedAt, s.DeletedAt = instant(archived), instant(deleted)
 	s.Worked = worked != 0
-	return s, decode(metadata, &s.Metadata)
+	if err := decode(metadata, &s.Metadata); err != nil {
+		return s, err
+	}
+	return s, decode(sandbox, &s.Sandbox)
 }
 
 // Session returns the session's own row: enough to append events that change
@@ -180,17 +183,21 @@ func (t *Tx) writeSession(s sojourn.Session, created bool, events int) error {
 	if err != nil {
 		return t.fail("encode metadata", err)
 	}
+	sandbox, err := encoded(s.Sandbox, s.Sandbox.IsZero())
+	if err != nil {
+		return t.fail("encode sandbox", err)
+	}
 	if created {
 		_, err := t.exec("insert session", insertSession,
 			s.ID, s.Project, s.Contract, s.Title, s.Runtime, metadata, s.Base, s.State, s.CloseReason,
 			micros(s.CreatedAt), micros(s.UpdatedAt), micros(s.ArchivedAt), micros(s.DeletedAt),
-			int64(events), s.LastEpoch, s.Turns, s.ActiveRun, s.LastRun, flag(s.Worked), s.Head)
+			int64(events), s.LastEpoch, s.Turns, s.ActiveRun, s.LastRun, flag(s.Worked), s.Head, sandbox)
 		return err
 	}
 	n, err := t.exec("update session", updateSession,
 		s.ID, s.Title, s.Runtime, metadata, s.Base, s.State, s.CloseReason,
 		micros(s.UpdatedAt), micros(s.ArchivedAt), micros(s.DeletedAt), s.LastEpoch, s.Turns,
-		s.ActiveRun, s.LastSeq, s.LastRun, flag(s.Worked), s.Head, micros(s.CreatedAt), int64(events))
+		s.ActiveRun, s.LastSeq, s.LastRun, flag(s.Worked), s.Head, micros(s.CreatedAt), int64(events), sandbox)
 	if err != nil {
 		return err
 	}

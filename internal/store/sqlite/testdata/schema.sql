@@ -1,14 +1,14 @@
-CREATE TABLE checkpoint_packs (
-	checkpoint TEXT   NOT NULL REFERENCES checkpoints (id),
+CREATE TABLE "checkpoint_packs" (
+	checkpoint TEXT   NOT NULL REFERENCES "checkpoints" (id),
 	ordinal    BIGINT NOT NULL,
 	pack       TEXT   NOT NULL,
 	PRIMARY KEY (checkpoint, ordinal)
 ) WITHOUT ROWID;
 CREATE INDEX checkpoint_packs_by_pack ON checkpoint_packs (pack);
-CREATE TABLE checkpoints (
+CREATE TABLE "checkpoints" (
 	id                  TEXT   NOT NULL PRIMARY KEY,
 	session             TEXT   NOT NULL REFERENCES sessions (id),
-	run                 TEXT   NOT NULL REFERENCES runs (id),
+	run                 TEXT   NOT NULL,
 	epoch               BIGINT NOT NULL,
 	parent              TEXT   NOT NULL,
 	state               TEXT   NOT NULL,
@@ -26,6 +26,7 @@ CREATE TABLE checkpoints (
 	entries             BIGINT NOT NULL,
 	bytes               BIGINT NOT NULL,
 	stored              BIGINT NOT NULL,
+	processes           TEXT   NOT NULL,
 	capturing_at        BIGINT NOT NULL,
 	sealed_at           BIGINT NOT NULL
 );
@@ -110,7 +111,7 @@ CREATE TABLE leases (
 	end_reason   TEXT   NOT NULL,
 	restored     TEXT   NOT NULL,
 	conversation TEXT   NOT NULL,
-	destroyed_at BIGINT NOT NULL,
+	destroyed_at BIGINT NOT NULL, visited_at BIGINT NOT NULL DEFAULT 0, save_processes BIGINT NOT NULL DEFAULT 0, resumed BIGINT NOT NULL DEFAULT 0,
 	PRIMARY KEY (session, epoch)
 );
 CREATE UNIQUE INDEX leases_open ON leases (session)
@@ -164,7 +165,7 @@ CREATE TABLE sessions (
 	last_run     TEXT   NOT NULL,
 	worked       BIGINT NOT NULL,
 	head         TEXT   NOT NULL
-);
+, sandbox TEXT NOT NULL DEFAULT '');
 CREATE INDEX sessions_newest ON sessions (created_at, id);
 CREATE INDEX sessions_newest_of_project ON sessions (project, created_at, id);
 CREATE TABLE sqlite_sequence(name,seq);
