@@ -164,9 +164,19 @@ type Resumer interface {
 // yet. A Create whose spec asks for the same takes one of them.
 type Warmer interface {
 	// Warm makes there be n ready sandboxes for specs like spec, whose Session,
-	// Epoch and Resume are ignored. It returns when they are ready or one could
-	// not be made. Taken ones are not replaced by themselves.
+	// Epoch and Resume are ignored: it makes one after another, or ends those that
+	// are too many. It returns when they are ready or one could not be made. Taken
+	// ones are not replaced by themselves. Those of an earlier server are not used.
 	Warm(ctx context.Context, spec Spec, n int) error
+	// Ready is how many ready sandboxes there are for specs like spec. It is quick.
+	Ready(spec Spec) int
+}
+
+// Cleaner is a [Driver] that removes what an earlier server left on the host when it
+// opens its directory.
+type Cleaner interface {
+	// Leftovers says what it could not remove; nil when there is nothing.
+	Leftovers() error
 }
 
 // Usage is what a sandbox has used. What a driver cannot tell is zero.

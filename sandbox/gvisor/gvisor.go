@@ -30,7 +30,11 @@ type Driver struct {
 	machine *local.Machine
 }
 
-var _ sandbox.Driver = (*Driver)(nil)
+var (
+	_ sandbox.Driver  = (*Driver)(nil)
+	_ sandbox.Warmer  = (*Driver)(nil)
+	_ sandbox.Cleaner = (*Driver)(nil)
+)
 
 // Open returns the driver of a directory. It does not try whether gVisor works here;
 // Probe does.
@@ -86,7 +90,18 @@ func (d *Driver) Remains(ctx context.Context, h sandbox.Handle) (sandbox.Dirs, e
 // Remove destroys what is left of a sandbox; see sandbox.Driver.
 func (d *Driver) Remove(ctx context.Context, h sandbox.Handle) error { return d.machine.Remove(ctx, h) }
 
-// Close lets go of all sandboxes; they run on.
+// Warm makes there be n sandboxes ready for a spec; see sandbox.Warmer.
+func (d *Driver) Warm(ctx context.Context, spec sandbox.Spec, n int) error {
+	return d.machine.Warm(ctx, spec, n)
+}
+
+// Ready is how many sandboxes are ready for a spec; see sandbox.Warmer.
+func (d *Driver) Ready(spec sandbox.Spec) int { return d.machine.Ready(spec) }
+
+// Leftovers is what an earlier server left and could not be removed; see sandbox.Cleaner.
+func (d *Driver) Leftovers() error { return d.machine.Leftovers() }
+
+// Close lets go of all sandboxes; they run on. It ends those that are ready.
 func (d *Driver) Close() error { return d.machine.Close() }
 
 // privileged reports whether this process may do all that runsc does as root. If not,

@@ -29,7 +29,7 @@ func testCrash(t *testing.T, s *Suite) {
 	}
 	for range rounds {
 		delay := time.Duration(20+rand.IntN(400)) * time.Millisecond
-		crash(t, dir, delay)
+		crash(t, commandCrash, dir, delay)
 		d := s.open(t, dir)
 		left := list(t, d)
 		t.Logf("killed after %v, left %d sandboxes", delay, len(left))
@@ -54,15 +54,15 @@ func testCrash(t *testing.T, s *Suite) {
 	}
 }
 
-// crash runs a process of Main's that makes sandboxes and kills it after delay from
-// its first sign of life.
-func crash(t *testing.T, dir string, delay time.Duration) {
+// crash runs a command of Main's that makes sandboxes and kills it after delay from its
+// first sign of life.
+func crash(t *testing.T, command, dir string, delay time.Duration) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(self, commandCrash, dir)
+	cmd := exec.Command(self, command, dir)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {

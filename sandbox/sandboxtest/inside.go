@@ -14,8 +14,9 @@ import (
 
 // The first arguments with which the suite starts the test binary again.
 const (
-	commandCrash  = "sandboxtest-crash"
-	commandInside = "sandboxtest-inside"
+	commandCrash     = "sandboxtest-crash"
+	commandWarmCrash = "sandboxtest-warm-crash"
+	commandInside    = "sandboxtest-inside"
 )
 
 // Main takes the process over when the suite has started it: as the keeper of a
@@ -30,6 +31,8 @@ func Main(open Open) {
 		os.Exit(keeper.Main(os.Args[2:]))
 	case commandCrash:
 		os.Exit(createForever(open, os.Args[2]))
+	case commandWarmCrash:
+		os.Exit(warmForever(open, os.Args[2]))
 	case commandInside:
 		os.Exit(inside(os.Args[2], os.Args[3:]))
 	}

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -21,9 +22,13 @@ const recordName = "record.json"
 // recordVersion is the version of the record's form.
 const recordVersion = 1
 
+// warmPrefix begins the directories of cells that were made for no session yet; the
+// id of the cell follows. No session's name begins with a dot.
+const warmPrefix = ".warm-"
+
 // Cell is one sandbox as it is on disk.
 type Cell struct {
-	Session string
+	Session string // "" in a cell that belongs to no session yet
 	Epoch   int64
 	// ID is 32 hexadecimal digits that no other sandbox on this machine has.
 	ID string
@@ -31,6 +36,8 @@ type Cell struct {
 	Dir string
 	// Record is the zero value in a cell that was never begun properly.
 	Record Record
+
+	root string // the directory that the cell's is in
 }
 
 // Record is what a cell's directory, and its handle, say about it.
@@ -40,6 +47,14 @@ type Record struct {
 	Token   string  `json:"token"`
 	Process Process `json:"process"` // zero until there is one
 	Ready   bool    `json:"ready"`   // Launch has returned: the sandbox is whole
+	// Bound says whose a cell is that was made for no session; nil in all others.
+	Bound *Bound `json:"bound,omitempty"`
+}
+
+// Bound names the session and the epoch that a warm cell was given to.
+type Bound struct {
+	Session string `json:"session"`
+	Epoch   int64  `json:"epoch"`
 }
 
 // Workspace is the host directory behind sandbox.WorkspacePath.
@@ -78,7 +93,13 @@ func (c *Cell) KeeperEnv() []string {
 	}
 }
 
-func (c *Cell) name() string { return c.Session + "-" + strconv.FormatInt(c.Epoch, 10) }
+// name is what the cell is called in its driver's directory and in errors.
+func (c *Cell) name() string {
+	if c.Session == "" {
+		return warmPrefix + c.ID
+	}
+	return c.Session + "-" + strconv.FormatInt(c.Epoch, 10)
+}
 
 // parseName is the inverse of name. The last hyphen separates, because an epoch has
 // none.
@@ -96,11 +117,66 @@ func parseName(name string) (session string, epoch int64, ok bool) {
 
 // newCell describes a cell below the directory root, on disk or not.
 func newCell(root, session string, epoch int64) *Cell {
-	c := &Cell{Session: session, Epoch: epoch}
-	c.Dir = filepath.Join(root, c.name())
-	sum := sha256.Sum256([]byte(strings.Join([]string{root, session, strconv.FormatInt(epoch, 10)}, "\x00")))
-	c.ID = hex.EncodeToString(sum[:16])
+	c := &Cell{Session: session, Epoch: epoch, root: root}
+	c.find()
 	return c
+}
+
+// newWarmCell describes a cell that belongs to no session yet.
+func newWarmCell(root string) *Cell {
+	b := make([]byte, 16)
+	rand.Read(b) // never fails
+	return warmCell(root, hex.EncodeToString(b))
+}
+
+func warmCell(root, id string) *Cell {
+	return &Cell{ID: id, Dir: filepath.Join(root, warmPrefix+id), root: root}
+}
+
+// find sets the id and the directory of a session's cell, which are those of a warm
+// cell if it was given one. They can change while nobody holds the cell's turn.
+func (c *Cell) find() {
+	c.Record = Record{}
+	c.Dir = c.place()
+	sum := sha256.Sum256([]byte(strings.Join([]string{c.root, c.Session, strconv.FormatInt(c.Epoch, 10)}, "\x00")))
+	c.ID = hex.EncodeToString(sum[:16])
+	target, err := os.Readlink(c.place())
+	if err != nil {
+		return
+	}
+	if id, ok := parseWarm(target); ok {
+		c.ID, c.Dir = id, filepath.Join(c.root, target)
+	}
+}
+
+// place is where a session's cell is looked for: its directory, or a link to that of a
+// warm cell.
+func (c *Cell) place() string { return filepath.Join(c.root, c.name()) }
+
+// linked reports whether a session's cell was a warm one.
+func (c *Cell) linked() bool { return c.Session != "" && c.Dir != c.place() }
+
+// parseWarm returns the id in the name of a warm cell's directory.
+func parseWarm(name string) (id string, ok bool) {
+	id, ok = strings.CutPrefix(name, warmPrefix)
+	b, err := hex.DecodeString(id)
+	return id, ok && err == nil && len(b) == 16 && hex.EncodeToString(b) == id
+}
+
+// bind gives a warm cell to a session, in one step: a link in the session's place. Its
+// directory stays where it is, because processes, mounts and files of a runtime know it
+// by its path. Before the step the cell is nobody's, whatever its record says.
+func (c *Cell) bind(session string, epoch int64) (*Cell, error) {
+	b := *c
+	b.Session, b.Epoch = session, epoch
+	b.Record.Bound = &Bound{Session: session, Epoch: epoch}
+	if err := b.save(); err != nil {
+		return nil, err
+	}
+	if err := os.Symlink(filepath.Base(b.Dir), b.place()); err != nil {
+		return nil, fmt.Errorf("bind warm sandbox: %w", err)
+	}
+	return &b, nil
 }
 
 // begin makes the directory and the record; from then on the cell is listed.
@@ -146,9 +222,15 @@ func (c *Cell) load() {
 		return
 	}
 	var r Record
-	if json.Unmarshal(b, &r) == nil && r.Version == recordVersion && r.ID == c.ID {
+	if json.Unmarshal(b, &r) == nil && r.Version == recordVersion && r.ID == c.ID && (!c.linked() || r.isOf(c)) {
 		c.Record = r
 	}
+}
+
+// isOf reports whether the record says that a warm cell was given to the session of c:
+// no second link can make it another's.
+func (r *Record) isOf(c *Cell) bool {
+	return r.Bound != nil && *r.Bound == Bound{Session: c.Session, Epoch: c.Epoch}
 }
 
 // Begun records the first process of the cell while it does nothing yet, so that it is
@@ -175,13 +257,10 @@ func (c *Cell) handle(driver string) sandbox.Handle {
 	return h
 }
 
-// remove removes the cell's directory, its record last.
+// remove removes the cell's directory, its record last, and then its link.
 func (c *Cell) remove() error {
 	entries, err := os.ReadDir(c.Dir)
-	if os.IsNotExist(err) {
-		return nil
-	}
-	if err != nil {
+	if err != nil && !os.IsNotExist(err) {
 		return fmt.Errorf("remove sandbox: %w", err)
 	}
 	for _, e := range entries {
@@ -194,9 +273,18 @@ func (c *Cell) remove() error {
 		} else {
 			err = RemoveTree(path)
 		}
-		if err != nil {
+		if err != nil && !os.IsNotExist(err) {
 			return fmt.Errorf("remove sandbox: %w", err)
 		}
 	}
-	return RemoveTree(c.Dir)
+	if err := RemoveTree(c.Dir); err != nil {
+		return err
+	}
+	if !c.linked() {
+		return nil
+	}
+	if err := os.Remove(c.place()); err != nil && !os.IsNotExist(err) {
+		return fmt.Errorf("remove sandbox: %w", err)
+	}
+	return nil
 }

@@ -6,7 +6,8 @@
 //
 // A [Machine] keeps all sandboxes of one directory. A [Cell] is one sandbox as it is
 // on disk. A [Launcher] is what a driver adds: how the processes of a cell start and
-// how all of them end. The [Door] is the host's end of the keeper's socket.
+// how all of them end. The [Door] is the host's end of the keeper's socket. A spare, or
+// warm cell, is one that runs and belongs to no session yet.
 //
 // # Invariants
 //
@@ -14,7 +15,11 @@
 //     says which process runs in it before Create returns. So a server that is
 //     killed between two instructions leaves something that List shows.
 //   - The id of a cell follows from the driver's directory, its session and its
-//     epoch alone, so that its processes can be found without a record.
+//     epoch alone, so that its processes can be found without a record. That of a
+//     spare is random and in the name of its directory.
+//   - A spare becomes a session's by one step, a link in the session's place, and
+//     until then it is nobody's: what no link leads to is ended by the next Open. It
+//     belongs to that session until it is removed.
 //   - A process is known by its id, its start time and the boot it belongs to. No
 //     signal is sent to a process that merely has the same id.
 //   - Files of a sandbox are only ever removed relative to an open directory, and
@@ -28,5 +33,6 @@
 // # Failure
 //
 // A Create that fails ends and removes the cell before it returns. If even that
-// fails the cell stays listed and Remove can be tried again.
+// fails the cell stays listed and Remove can be tried again. What an earlier server
+// left and Open cannot remove does not keep Open from working: see Leftovers.
 package local

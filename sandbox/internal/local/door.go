@@ -50,12 +50,15 @@ type Door struct {
 	token string
 	wake  chan struct{} // one deep: there may be a new ready connection
 	shut  chan struct{}
-	tasks sync.WaitGroup
+	// called is closed when the keeper has proven itself for the first time.
+	called chan struct{}
+	tasks  sync.WaitGroup
 
 	mu       sync.Mutex
 	unproven []net.Conn // oldest first
 	ready    net.Conn   // verified, not yet asked for
 	current  net.Conn   // what the last Dial returned
+	first    bool       // called is closed
 	closed   bool
 }
 
@@ -82,7 +85,7 @@ func Listen(dir, token string) (*Door, error) {
 		ln.Close()
 		return nil, fmt.Errorf("close keeper socket to others: %w", err)
 	}
-	d := &Door{ln: ln, token: token, wake: make(chan struct{}, 1), shut: make(chan struct{})}
+	d := &Door{ln: ln, token: token, wake: make(chan struct{}, 1), shut: make(chan struct{}), called: make(chan struct{})}
 	d.tasks.Go(d.accept)
 	return d, nil
 }
@@ -216,6 +219,10 @@ func (d *Door) verify(c net.Conn) {
 		d.ready.Close()
 	}
 	d.ready = c
+	if !d.first {
+		d.first = true
+		close(d.called)
+	}
 	select {
 	case d.wake <- struct{}{}:
 	default:

@@ -44,6 +44,11 @@ type Machine struct {
 	closed     bool
 	operations sync.WaitGroup   // grows under mu and only while not closed
 	slots      map[string]*slot // by the name of the cell
+	spares     []*spare         // oldest first
+	stuck      []*spare         // could not be ended
+
+	warming chan struct{} // one deep: holds a value while Warm runs
+	left    error         // what an earlier server left and Open could not remove
 }
 
 // slot is the place of one cell. A slot without users and box is forgotten.
@@ -72,8 +77,9 @@ func Open(name, dir string, caps sandbox.Capabilities, l Launcher) (*Machine, er
 	if err := os.Chmod(root, 0o700); err != nil {
 		return nil, fmt.Errorf("open %s driver: %w", name, err)
 	}
-	m := &Machine{name: name, root: root, caps: caps, launcher: l, slots: make(map[string]*slot)}
+	m := &Machine{name: name, root: root, caps: caps, launcher: l, slots: make(map[string]*slot), warming: make(chan struct{}, 1)}
 	m.life, m.end = context.WithCancelCause(context.Background())
+	m.left = m.reconcile(m.life)
 	return m, nil
 }
 
@@ -105,6 +111,9 @@ func (m *Machine) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 	}
 	if err := m.clear(ctx, c); err != nil { // what an earlier server left half made
 		return nil, err
+	}
+	if b, err := m.takeSpare(ctx, c, s, spec); b != nil || err != nil {
+		return asSandbox(b, err)
 	}
 	return asSandbox(m.make(ctx, c, s, spec))
 }
@@ -143,7 +152,7 @@ func (m *Machine) List(context.Context) ([]sandbox.Handle, error) {
 	var hs []sandbox.Handle
 	for _, e := range entries {
 		session, epoch, ok := parseName(e.Name())
-		if !ok || !e.IsDir() {
+		if !ok || !e.IsDir() && e.Type() != os.ModeSymlink {
 			continue
 		}
 		c := newCell(m.root, session, epoch)
@@ -187,9 +196,9 @@ func (m *Machine) Remove(ctx context.Context, h sandbox.Handle) error {
 	return nil
 }
 
-// Close lets go of all sandboxes. Operations that run are broken off, which ends the
-// sandbox that a Create is about to make; Close waits for them and for the goroutines
-// that watch sandboxes.
+// Close lets go of all sandboxes and ends those that belong to no session. Operations
+// that run are broken off, which ends the sandbox that a Create is about to make; Close
+// waits for them and for the goroutines that watch sandboxes.
 func (m *Machine) Close() error {
 	m.mu.Lock()
 	m.closed = true
@@ -202,7 +211,7 @@ func (m *Machine) Close() error {
 		}
 	}
 	m.watchers.Wait()
-	return nil
+	return m.endSpares()
 }
 
 func (m *Machine) cellOf(h sandbox.Handle) (*Cell, error) {
@@ -222,20 +231,29 @@ func (m *Machine) enter(ctx context.Context, c *Cell) (_ context.Context, _ *slo
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	detach := context.AfterFunc(m.life, func() { cancel(context.Cause(m.life)) })
+	ctx, cancel := m.within(ctx)
 	out := func() {
-		detach()
-		cancel(nil)
+		cancel()
 		m.dequeue(c, s)
 	}
 	select {
 	case s.turn <- struct{}{}:
+		c.find() // an operation before this one may have changed where it is
 		return ctx, s, func() { <-s.turn; out() }, nil
 	case <-ctx.Done():
 		err := fmt.Errorf("wait for sandbox %s: %w", c.name(), context.Cause(ctx))
 		out()
 		return nil, nil, nil, err
+	}
+}
+
+// within returns a context that also ends when the machine is closed.
+func (m *Machine) within(ctx context.Context) (_ context.Context, cancel func()) {
+	ctx, end := context.WithCancelCause(ctx)
+	detach := context.AfterFunc(m.life, func() { end(context.Cause(m.life)) })
+	return ctx, func() {
+		detach()
+		end(nil)
 	}
 }
 
@@ -295,10 +313,7 @@ func (m *Machine) make(ctx context.Context, c *Cell, s *slot, spec sandbox.Spec)
 	if err == nil {
 		return m.keep(c, s, door), nil
 	}
-	err = fmt.Errorf("create sandbox %s: %w", c.name(), err)
-	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTime)
-	defer cancel()
-	return nil, errors.Join(err, m.clear(clean, c))
+	return nil, m.undo(ctx, c, fmt.Errorf("create sandbox %s: %w", c.name(), err))
 }
 
 func (m *Machine) launch(ctx context.Context, c *Cell, spec sandbox.Spec) (*Door, error) {
@@ -335,17 +350,28 @@ func (m *Machine) keep(c *Cell, s *slot, door *Door) *box {
 
 // clear ends the processes of a cell and removes its files.
 func (m *Machine) clear(ctx context.Context, c *Cell) error {
-	if _, err := os.Lstat(c.Dir); errors.Is(err, os.ErrNotExist) {
+	if !exists(c.Dir) && !exists(c.place()) {
 		return nil
 	}
 	c.load()
 	if err := m.launcher.Kill(ctx, c); err != nil {
 		return fmt.Errorf("end sandbox %s: %w", c.name(), err)
 	}
+	if err := unmountBelow(c.Dir); err != nil {
+		return fmt.Errorf("end sandbox %s: %w", c.name(), err)
+	}
 	if err := c.remove(); err != nil {
 		return fmt.Errorf("end sandbox %s: %w", c.name(), err)
 	}
+	if c.Session != "" {
+		c.find() // the next one in this place starts anew
+	}
 	return nil
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, os.ErrNotExist)
 }
 
 // asSandbox keeps a nil box from becoming an interface that is not nil.

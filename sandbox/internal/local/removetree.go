@@ -19,7 +19,8 @@ const removeBatch = 1024
 // hostile: links are not followed, permissions that forbid it are changed, and
 // neither depth nor width cost memory or descriptors, because every directory that
 // is found below is moved up to the top before it is emptied. Nothing may write to
-// the tree meanwhile. It is no error when path does not exist.
+// the tree meanwhile, but another may remove it, too. It is no error when path does not
+// exist.
 func RemoveTree(path string) error {
 	top, err := openDir(unix.AT_FDCWD, path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -66,12 +67,12 @@ func (r *remover) pass(dir *os.File) (int, error) {
 	for {
 		names, err := dir.Readdirnames(removeBatch)
 		for _, name := range names {
-			if err := r.entry(dir, name); err != nil {
+			if err := r.entry(dir, name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return total, err
 			}
 		}
 		total += len(names)
-		if errors.Is(err, io.EOF) {
+		if errors.Is(err, io.EOF) || errors.Is(err, fs.ErrNotExist) { // dir itself is gone
 			return total, nil
 		}
 		if err != nil {
