@@ -7,8 +7,10 @@
 // chunks that are numbered per process. The main process is the one that was
 // started; its tree is its process group, its session, all descendants, and
 // whoever holds one of its output pipes. A program runs inside the keeper's
-// own process instead (the fake driver uses that). To freeze is to stop every
-// process in the sandbox for a while.
+// own process instead (the fake driver uses that). The builtins are programs
+// that every keeper has; their names begin with "sojourn:" and mean nothing
+// else, whatever lies in the sandbox. To freeze is to stop every process in the
+// sandbox for a while; programs stop changing files.
 //
 // # Invariants
 //
@@ -22,7 +24,8 @@
 //
 // An acknowledged spool never loses a byte: when it is full the keeper stops
 // reading, and the process waits in its write. A ring drops its oldest chunks
-// and says so. Stdin is empty unless it was asked for. The environment is
+// and says so. A followed spool is a ring that waits for a reader who keeps
+// coming. Stdin is empty unless it was asked for. The environment is
 // exactly what the caller gave. An exit code is always a real one; a program
 // that could not be started has 126 or 127 and a failure text, a missing
 // working directory a failure text alone, and nothing has run.

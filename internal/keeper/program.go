@@ -19,6 +19,9 @@ type Proc struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	MapPath        func(string) string
+	// Gate waits while the sandbox is frozen and keeps it from being frozen until
+	// leave is called: a program that changes files does it in between.
+	Gate func(context.Context) (leave func(), err error)
 }
 
 // Program is a program that runs inside the keeper's own process. It returns
@@ -67,7 +70,7 @@ func (k *Keeper) startProgram(p *process, prog Program, l launch) {
 	k.wg.Go(func() {
 		result <- runProgram(ctx, prog, Proc{
 			Args: l.argv, Env: l.env, Dir: l.cwd,
-			Stdin: reader, Stdout: stdout, Stderr: stderr, MapPath: k.mapPath,
+			Stdin: reader, Stdout: stdout, Stderr: stderr, MapPath: k.mapPath, Gate: k.freezer.enter,
 		})
 	})
 	k.wg.Go(func() {

@@ -4,6 +4,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/sojourn-dev/sojourn/internal/link"
 )
@@ -17,6 +18,9 @@ const (
 	chunkCost = 128
 	// readChunks bounds the chunks of one read.
 	readChunks = 4096
+	// followGrace is how long a spool that is followed waits for a reader who has
+	// not come for what is there.
+	followGrace = 10 * time.Second
 )
 
 // chunk is a piece of output. Once sealed it never changes, since somebody has
@@ -40,8 +44,9 @@ type exit struct {
 // spool holds the output of one process in order. Chunks, the exit and the
 // end each take a sequence number, from 1 on.
 type spool struct {
-	ack   bool  // keep everything until acknowledged, and make writers wait
-	limit int64 // bound on weight
+	ack    bool  // keep everything until acknowledged, and make writers wait
+	follow bool  // a ring that makes writers wait for a reader who keeps coming
+	limit  int64 // bound on weight
 
 	mu        sync.Mutex
 	chunks    []chunk
@@ -54,6 +59,8 @@ type spool struct {
 	exitSeq   int64
 	closed    bool
 	closedSeq int64
+	seen      int64         // with follow: the last number that the reader says it has
+	dueAt     time.Time     // with follow: since when there is something that it has not
 	shut      bool          // removed: writers fail
 	changed   chan struct{} // closed and replaced at every change
 }
@@ -83,20 +90,39 @@ func (s *spool) append(stream string, data []byte) error {
 			s.discarded += int64(len(data))
 			s.mu.Unlock()
 			return nil
-		case !s.ack || s.weightLocked() < s.limit:
+		case s.weightLocked() < s.limit, !s.ack && !s.awaitedLocked():
 			s.addLocked(stream, data)
 			s.mu.Unlock()
 			return nil
 		}
-		changed := s.changed
+		changed, patience := s.changed, time.Until(s.dueAt.Add(followGrace))
+		ack := s.ack
 		s.mu.Unlock()
-		<-changed
+		if ack {
+			<-changed
+			continue
+		}
+		t := time.NewTimer(patience)
+		select {
+		case <-changed:
+		case <-t.C:
+		}
+		t.Stop()
 	}
+}
+
+// awaitedLocked reports whether the oldest output is still to be fetched by a
+// reader who may be expected to come.
+func (s *spool) awaitedLocked() bool {
+	return s.follow && len(s.chunks) > 0 && s.chunks[0].seq > s.seen && time.Since(s.dueAt) < followGrace
 }
 
 func (s *spool) addLocked(stream string, data []byte) {
 	if len(data) == 0 {
 		return
+	}
+	if s.follow && s.seen == s.nextSeq-1 {
+		s.dueAt = time.Now()
 	}
 	if !s.extendLocked(stream, data) {
 		s.chunks = append(s.chunks, chunk{
@@ -106,7 +132,7 @@ func (s *spool) addLocked(stream string, data []byte) {
 	}
 	s.bytes += int64(len(data))
 	s.offset += int64(len(data))
-	for !s.ack && s.weightLocked() > s.limit && len(s.chunks) > 1 {
+	for !s.ack && s.weightLocked() > s.limit && len(s.chunks) > 1 && !s.awaitedLocked() {
 		s.dropped += int64(len(s.chunks[0].data))
 		s.popLocked()
 	}
@@ -205,6 +231,13 @@ type view struct {
 func (s *spool) read(after int64, maxBytes int) view {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.follow {
+		moved := s.seen != after
+		s.seen, s.dueAt = after, time.Now()
+		if moved && s.weightLocked() >= s.limit {
+			s.broadcastLocked() // a writer may have been waiting for this reader
+		}
+	}
 	v := view{
 		nextSeq: s.nextSeq, firstSeq: s.firstSeqLocked(), dropped: s.dropped,
 		exit: s.exit, exitSeq: s.exitSeq, closedSeq: s.closedSeq, shut: s.shut, changed: s.changed,

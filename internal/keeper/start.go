@@ -70,6 +70,10 @@ func newProcess(w link.ProcessStartParams, l launch) (*process, error) {
 		if limit == 0 {
 			limit = defaultRingBytes
 		}
+	case link.RetainFollow:
+		if limit == 0 {
+			limit = defaultRingBytes
+		}
 	case link.RetainAck:
 		if limit == 0 {
 			limit = defaultAckBytes
@@ -78,6 +82,7 @@ func newProcess(w link.ProcessStartParams, l launch) (*process, error) {
 		return nil, invalid("retain %q is not known", s.Retain)
 	}
 	p.spool = newSpool(p.retain == link.RetainAck, limit)
+	p.spool.follow = p.retain == link.RetainFollow
 	if l.stdin || l.tty {
 		p.in = newInput()
 	}
@@ -137,7 +142,7 @@ func (k *Keeper) check(w *link.ProcessStartParams) (launch, error) {
 
 // begin runs the process, or records why it could not.
 func (k *Keeper) begin(p *process, l launch) {
-	if k.cfg.Programs != nil {
+	if k.cfg.Programs != nil || isBuiltin(l.argv[0]) {
 		k.beginProgram(p, l)
 		return
 	}
@@ -181,6 +186,9 @@ func (k *Keeper) beginProgram(p *process, l launch) {
 		return
 	}
 	prog := k.cfg.Programs[l.argv[0]]
+	if isBuiltin(l.argv[0]) {
+		prog = builtins[l.argv[0]]
+	}
 	if prog == nil {
 		f := &startFailure{kind: link.FailureProgram, what: "start " + l.argv[0], err: unix.ENOENT}
 		p.fail(f.exit())

@@ -56,6 +56,10 @@ const (
 const (
 	RetainRing = "ring" // keep the newest; what is dropped is reported (the default)
 	RetainAck  = "ack"  // keep all until acknowledged; a full spool stops the process's pipe
+	// RetainFollow is a ring that waits for its reader: while one reads, what it
+	// has not seen is not dropped and a full spool stops the process. Ten seconds
+	// without a read make it a ring.
+	RetainFollow = "follow"
 )
 
 // Targets of a signal.
