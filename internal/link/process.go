@@ -30,8 +30,11 @@ type StartParams struct {
 	Argv []string
 	// Cwd is absolute; empty means the server's own.
 	Cwd string
-	// Env is the whole environment: nothing is inherited.
+	// Env is the whole environment, unless Inherit is set.
 	Env map[string]string
+	// Inherit lays Env over the server's own environment, which in a sandbox is that
+	// of its image.
+	Inherit bool
 	// TTY gives the process a terminal of Rows by Cols (zero: 24 by 80) as
 	// stdin, stdout and stderr.
 	TTY bool
@@ -122,6 +125,9 @@ func (c *Client) Start(ctx context.Context, p StartParams) error {
 	w := ProcessStartParams{
 		ProcessID: p.ProcessID, Argv: p.Argv, Env: p.Env, TTY: p.TTY, PipeStdin: p.PipeStdin,
 		Sojourn: &ProcessStartSojourn{Retain: p.Retain, SpoolBytes: p.SpoolBytes, Rows: p.Rows, Cols: p.Cols},
+	}
+	if p.Inherit {
+		w.EnvPolicy = &EnvPolicy{Inherit: "all", IgnoreDefaultExcludes: true}
 	}
 	cwd := p.Cwd
 	if cwd == "" && c.foreign { // it has no default of its own
