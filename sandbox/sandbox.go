@@ -122,6 +122,12 @@ type Images interface {
 	Ensure(ctx context.Context, reference string) (Image, error)
 }
 
+// MountPointer is an [Images] that can add mount points for layers to an image which
+// is there. Without it they must be in the image already.
+type MountPointer interface {
+	AddMountPoints(ctx context.Context, image Image, layers []Mount) error
+}
+
 // Snapshot describes the saved processes of a sandbox. It can be stored, and it
 // holds secrets of the sandbox.
 type Snapshot struct {

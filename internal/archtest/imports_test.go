@@ -18,10 +18,11 @@ var mayImport = map[string]string{
 
 	// Sandboxes: a driver knows its contract, and what drivers share. The fake one
 	// has a keeper in its own process.
+	"sandbox/internal/inroot":   "",
 	"sandbox/internal/local":    "sandbox",
 	"sandbox/gvisor":            "sandbox sandbox/internal/local",
 	"sandbox/gvisor/gvisortest": "",
-	"sandbox/namespace":         "sandbox sandbox/internal/local",
+	"sandbox/namespace":         "sandbox sandbox/internal/inroot sandbox/internal/local",
 	"sandbox/fake":              "internal/keeper internal/link sandbox",
 	"sandbox/sandboxtest":       "internal/keeper internal/link sandbox",
 

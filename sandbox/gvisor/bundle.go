@@ -23,7 +23,7 @@ var heldCapabilities = []string{
 }
 
 // bundle describes the sandbox to runsc.
-func bundle(c *local.Cell, root local.Skeleton, executable string, spec sandbox.Spec) *specs.Spec {
+func bundle(c *local.Cell, root local.Root, executable string, spec sandbox.Spec) *specs.Spec {
 	score := oomScore
 	return &specs.Spec{
 		Version:  "1.0.0",
@@ -31,7 +31,7 @@ func bundle(c *local.Cell, root local.Skeleton, executable string, spec sandbox.
 		Hostname: "sojourn",
 		Process: &specs.Process{
 			Args: c.KeeperArgs(),
-			Env:  c.KeeperEnv(),
+			Env:  c.KeeperEnv(root.Env...),
 			Cwd:  "/",
 			Capabilities: &specs.LinuxCapabilities{
 				Bounding:  heldCapabilities,
@@ -55,7 +55,7 @@ func bundle(c *local.Cell, root local.Skeleton, executable string, spec sandbox.
 	}
 }
 
-func mounts(c *local.Cell, root local.Skeleton, executable string, layers []sandbox.Mount) []specs.Mount {
+func mounts(c *local.Cell, root local.Root, executable string, layers []sandbox.Mount) []specs.Mount {
 	ms := []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc"},
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs"},

@@ -15,7 +15,7 @@ import (
 // Name is the driver's name in handles and settings.
 const Name = "gvisor"
 
-// Config says where a driver works. Both fields are needed.
+// Config says where a driver works. Dir and Executable are needed.
 type Config struct {
 	// Dir is the driver's directory, absolute; it is made if it is not there.
 	Dir string
@@ -23,6 +23,8 @@ type Config struct {
 	// dispatch as IsReexec says, run a keeper for the argument "keeper", and stay
 	// as it is while sandboxes run.
 	Executable string
+	// Images is where sandboxes with an image get it from; nil is no images.
+	Images sandbox.Images
 }
 
 // Driver is a sandbox.Driver.
@@ -42,12 +44,14 @@ func Open(cfg Config) (*Driver, error) {
 	if err := local.CheckExecutable(cfg.Executable); err != nil {
 		return nil, fmt.Errorf("open gvisor driver: %w", err)
 	}
-	l := &launcher{skeletons: local.NewSkeletons(filepath.Clean(cfg.Dir)), executable: cfg.Executable, rootless: !privileged()}
-	m, err := local.Open(Name, cfg.Dir, capabilities(l.rootless), l)
+	l := &launcher{roots: local.NewRoots(filepath.Clean(cfg.Dir), cfg.Images), executable: cfg.Executable, rootless: !privileged()}
+	caps := capabilities(l.rootless)
+	caps.Images = cfg.Images != nil
+	m, err := local.Open(Name, cfg.Dir, caps, l)
 	if err != nil {
 		return nil, err
 	}
-	if err := l.skeletons.Prepare(m); err != nil {
+	if err := l.roots.Prepare(m); err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s driver: %w", Name, err), m.Close())
 	}
 	return &Driver{machine: m}, nil
@@ -100,6 +104,10 @@ func (d *Driver) Ready(spec sandbox.Spec) int { return d.machine.Ready(spec) }
 
 // Leftovers is what an earlier server left and could not be removed; see sandbox.Cleaner.
 func (d *Driver) Leftovers() error { return d.machine.Leftovers() }
+
+// ImagesInUse returns the digests of the images that the sandboxes of the directory were
+// made with, whether they run or not.
+func (d *Driver) ImagesInUse() (map[string]bool, error) { return d.machine.ImagesInUse() }
 
 // Close lets go of all sandboxes; they run on. It ends those that are ready.
 func (d *Driver) Close() error { return d.machine.Close() }

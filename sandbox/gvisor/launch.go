@@ -23,7 +23,7 @@ const maxLogTail = 4 << 10
 
 // launcher starts and ends the processes of a sandbox: a sentry and a gofer.
 type launcher struct {
-	skeletons  *local.Skeletons
+	roots      *local.Roots
 	executable string
 	rootless   bool
 }
@@ -31,7 +31,7 @@ type launcher struct {
 // Launch runs "runsc run --detach", which returns when process 1 of the sandbox has
 // been started and leaves the sentry and the gofer behind.
 func (l *launcher) Launch(ctx context.Context, c *local.Cell, spec sandbox.Spec) (local.Process, error) {
-	if err := l.writeBundle(c, spec); err != nil {
+	if err := l.writeBundle(ctx, c, spec); err != nil {
 		return local.Process{}, err
 	}
 	pidFile := filepath.Join(c.Private(), "pid")
@@ -80,8 +80,8 @@ func (l *launcher) flags(c *local.Cell) []string {
 	return flags
 }
 
-func (l *launcher) writeBundle(c *local.Cell, spec sandbox.Spec) error {
-	root, err := l.skeletons.For(spec.Layers)
+func (l *launcher) writeBundle(ctx context.Context, c *local.Cell, spec sandbox.Spec) error {
+	root, err := l.roots.Find(ctx, c, spec)
 	if err != nil {
 		return err
 	}

@@ -12,8 +12,11 @@
 //   - The sandbox has its own user, mount, process, network, IPC, host name and cgroup
 //     namespaces. Root in it is an unprivileged user of the host: the server's own
 //     user, or if that is root a user id in a range that nobody else has.
-//   - The root directory is read-only. Writable are the workspace, the home, /tmp and
-//     /dev/shm.
+//   - The host's root directory is read-only. Writable are the workspace, the home, /tmp
+//     and /dev/shm. An image is covered by an overlay: all of it can be changed, and the
+//     changes are files of the sandbox and go with it. Where the file system of the
+//     driver's directory cannot hold them they are kept in memory, and where the kernel
+//     has no overlays the image is read-only, too; the sandbox's record says which.
 //   - The init starts with one thread of its own and nothing of the server's but the
 //     files in its plan. Before it becomes the keeper it drops all capabilities that
 //     do not concern files, users and signals of the sandbox, forbids itself to gain

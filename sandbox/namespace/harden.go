@@ -49,11 +49,16 @@ func dropCapabilities() error {
 }
 
 // restrictFiles says once more, through Landlock, what can be written and that nothing
-// can be mounted. Kernels without it rely on the mounts alone.
-func restrictFiles() error {
+// can be mounted. Kernels without it rely on the mounts alone. A root that is the
+// sandbox's own to change can be written to everywhere.
+func restrictFiles(ownRoot bool) error {
+	writable := []string{sandbox.WorkspacePath, sandbox.HomePath, "/tmp", "/dev", "/proc"}
+	if ownRoot {
+		writable = []string{"/"}
+	}
 	err := landlock.V5.BestEffort().RestrictPaths(
 		landlock.RODirs("/"),
-		landlock.RWDirs(sandbox.WorkspacePath, sandbox.HomePath, "/tmp", "/dev", "/proc").WithRefer().WithIoctlDev(),
+		landlock.RWDirs(writable...).WithRefer().WithIoctlDev(),
 	)
 	if err != nil {
 		return fmt.Errorf("restrict files: %w", err)

@@ -19,11 +19,12 @@ func Init([]string) int {
 	unix.CloseOnExec(executableFD)
 	unix.CloseOnExec(planFD)
 	p, trees, err := receive(planFD)
+	var root string
 	if err == nil {
-		err = build(p, trees)
+		root, err = build(p, trees)
 	}
 	if err == nil {
-		err = become(p)
+		err = become(p, root)
 	}
 	say(err.Error())
 	return 1
@@ -32,35 +33,37 @@ func Init([]string) int {
 // say tells the server something; that it may be gone does not matter.
 func say(what string) { _, _ = unix.Write(planFD, []byte(what)) }
 
-// build makes the sandbox's world: files, devices, network and name.
-func build(p plan, trees []int) error {
+// build makes the sandbox's world: files, devices, network and name. It says how its
+// root can be changed.
+func build(p plan, trees []int) (string, error) {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("make mounts private: %w", err)
+		return "", fmt.Errorf("make mounts private: %w", err)
 	}
 	if !p.Received {
 		for _, t := range p.Trees {
 			f, err := openTree(t)
 			if err != nil {
-				return err
+				return "", err
 			}
 			trees = append(trees, int(f.Fd()))
 			defer runtime.KeepAlive(f)
 		}
 	}
-	if err := buildRoot(p, trees); err != nil {
-		return err
+	root, err := buildRoot(p, trees)
+	if err != nil {
+		return "", err
 	}
 	if err := raiseLoopback(); err != nil {
-		return err
+		return "", err
 	}
 	if err := unix.Sethostname([]byte("sojourn")); err != nil {
-		return fmt.Errorf("set host name: %w", err)
+		return "", fmt.Errorf("set host name: %w", err)
 	}
-	return nil
+	return root, nil
 }
 
 // become gives up what the sandbox must not have and turns into the keeper.
-func become(p plan) error {
+func become(p plan, root string) error {
 	if err := unix.Chdir("/"); err != nil {
 		return fmt.Errorf("enter root directory: %w", err)
 	}
@@ -72,7 +75,7 @@ func become(p plan) error {
 	if err := unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return fmt.Errorf("close descriptors: %w", err)
 	}
-	if err := restrictFiles(); err != nil {
+	if err := restrictFiles(root != rootReadOnly); err != nil {
 		return err
 	}
 	if err := dropCapabilities(); err != nil {
@@ -81,7 +84,7 @@ func become(p plan) error {
 	if err := filterCalls(); err != nil {
 		return err
 	}
-	say(ready)
+	say(ready + root + "\n")
 	return fmt.Errorf("start keeper: %w", syscall.Exec(p.Args[0], p.Args, p.Env))
 }
 

@@ -1,6 +1,7 @@
 package namespace
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -29,7 +30,7 @@ const (
 
 // launcher starts and ends the processes of a sandbox.
 type launcher struct {
-	skeletons  *local.Skeletons
+	roots      *local.Roots
 	executable string
 	privileged bool
 }
@@ -37,11 +38,17 @@ type launcher struct {
 // Launch starts the init in its namespaces, records it, gives it its plan and returns
 // when it has become the keeper.
 func (l *launcher) Launch(ctx context.Context, c *local.Cell, spec sandbox.Spec) (local.Process, error) {
-	root, err := l.skeletons.For(spec.Layers)
+	root, err := l.roots.Find(ctx, c, spec)
 	if err != nil {
 		return local.Process{}, err
 	}
-	p := newPlan(c, root, l.executable, spec)
+	changes := ""
+	if root.IsImage() {
+		if changes, err = makeChanges(c); err != nil {
+			return local.Process{}, err
+		}
+	}
+	p := newPlan(c, root, changes, l.executable, spec)
 	p.Groups = l.privileged
 
 	conn, initEnd, err := socketPair()
@@ -59,7 +66,7 @@ func (l *launcher) Launch(ctx context.Context, c *local.Cell, spec sandbox.Spec)
 		err = c.Begun(process)
 	}
 	if err == nil {
-		err = l.instruct(ctx, conn, p, child.Pid)
+		c.Record.Root, err = l.instruct(ctx, conn, p, child.Pid)
 	}
 	if err != nil {
 		conn.Close() // an init without a plan ends
@@ -116,34 +123,37 @@ func (l *launcher) start(c *local.Cell, initEnd *os.File) (*os.Process, error) {
 }
 
 // instruct sends the plan and waits until the init has become the keeper, which closes
-// its end of the socket, or says what went wrong.
-func (l *launcher) instruct(ctx context.Context, conn *net.UnixConn, p plan, pid int) error {
+// its end of the socket, or says what went wrong. It returns how the sandbox's root can
+// be changed.
+func (l *launcher) instruct(ctx context.Context, conn *net.UnixConn, p plan, pid int) (root string, err error) {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	var trees []*os.File
 	if l.privileged {
-		var err error
 		if trees, err = mapTrees(p.Trees, pid); err != nil {
-			return err
+			return "", err
 		}
 		defer closeAll(trees)
 		p.Received = true
 	}
-	err := p.send(conn, trees) // an init that gave up has said why
+	err = p.send(conn, trees) // an init that gave up has said why
 	said, readErr := io.ReadAll(io.LimitReader(conn, maxError))
 	switch {
 	case ctx.Err() != nil:
-		return context.Cause(ctx)
+		return "", context.Cause(ctx)
 	case err != nil:
-		return err
+		return "", err
 	case readErr != nil:
-		return fmt.Errorf("wait for init: %w", readErr)
+		return "", fmt.Errorf("wait for init: %w", readErr)
 	case len(said) == 0:
-		return errors.New("build sandbox: init died")
-	case string(said) != ready:
-		return fmt.Errorf("build sandbox: %s", strings.TrimPrefix(string(said), ready))
+		return "", errors.New("build sandbox: init died")
 	}
-	return nil
+	line, failure, _ := strings.Cut(string(said), "\n")
+	root, isReady := strings.CutPrefix(line, ready)
+	if !isReady || failure != "" {
+		return "", fmt.Errorf("build sandbox: %s", cmp.Or(failure, line))
+	}
+	return root, nil
 }
 
 // hostIDs is the first id of the host for a sandbox.

@@ -23,8 +23,9 @@ const (
 	planFD       = 4 // a Unix socket: the plan comes in, an error goes out
 )
 
-// ready is what the init says when all that is left to do is to become the keeper.
-const ready = "ready"
+// ready starts the line that the init says when all that is left to do is to become the
+// keeper. How the root can be changed ends it.
+const ready = "ready "
 
 const (
 	maxPlan = 1 << 20
@@ -42,6 +43,8 @@ type plan struct {
 	// Received says that the trees come as open descriptors with the plan; else
 	// the init opens their sources itself.
 	Received bool `json:"received"`
+	// Changes says that the second tree is where changes of the root are kept.
+	Changes bool `json:"changes,omitempty"`
 	// Groups says that more ids than 0 are mapped.
 	Groups bool `json:"groups"`
 	// Processes is how many processes and threads may run; 0 is no limit.
@@ -51,23 +54,27 @@ type plan struct {
 // tree is a part of the host's files.
 type tree struct {
 	Source string `json:"source"`
-	Target string `json:"target"` // absolute in the sandbox
+	Target string `json:"target"` // absolute in the sandbox; "" is nowhere
 	Write  bool   `json:"write,omitempty"`
 	// Own says that files of the host's root belong to root in the sandbox, as its
 	// own files must; without it they may belong to nobody.
 	Own bool `json:"own,omitempty"`
 }
 
-// newPlan describes a sandbox to its init.
-func newPlan(c *local.Cell, root local.Skeleton, executable string, spec sandbox.Spec) plan {
-	p := plan{Args: c.KeeperArgs(), Env: c.KeeperEnv(), Processes: spec.Limits.Processes}
-	p.Trees = []tree{
-		{Source: root.Dir, Target: "/"},
+// newPlan describes a sandbox to its init. What the sandbox changes in its root goes into
+// the directory changes; without one the root is read-only.
+func newPlan(c *local.Cell, root local.Root, changes, executable string, spec sandbox.Spec) plan {
+	p := plan{Args: c.KeeperArgs(), Env: c.KeeperEnv(root.Env...), Processes: spec.Limits.Processes}
+	p.Trees = []tree{{Source: root.Dir, Target: "/", Own: changes != ""}}
+	if p.Changes = changes != ""; p.Changes {
+		p.Trees = append(p.Trees, tree{Source: changes, Write: true, Own: true})
+	}
+	p.Trees = append(p.Trees, []tree{
 		{Source: executable, Target: sandbox.KeeperPath},
 		{Source: c.Run(), Target: sandbox.SocketDir, Own: true},
 		{Source: c.Workspace(), Target: sandbox.WorkspacePath, Write: true, Own: true},
 		{Source: c.Home(), Target: sandbox.HomePath, Write: true, Own: true},
-	}
+	}...)
 	for _, d := range root.Binds {
 		p.Trees = append(p.Trees, tree{Source: d, Target: d})
 	}

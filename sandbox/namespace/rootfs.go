@@ -3,7 +3,6 @@ package namespace
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -33,28 +32,28 @@ var (
 )
 
 // buildRoot puts the trees together at a spare place, adds what is not on disk, and
-// makes it the root directory.
-func buildRoot(p plan, trees []int) error {
+// makes it the root directory. It says how the root can be changed.
+func buildRoot(p plan, trees []int) (how string, err error) {
 	devs := make([]int, len(devices))
 	for i, name := range devices {
 		fd, err := unix.OpenTree(unix.AT_FDCWD, "/dev/"+name, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 		if err != nil {
-			return fmt.Errorf("open /dev/%s: %w", name, err)
+			return "", fmt.Errorf("open /dev/%s: %w", name, err)
 		}
 		devs[i] = fd
 	}
 	// Any directory that every host has does as the place; /usr itself is already
 	// among the open trees.
 	const place = "/usr"
+	if how, err = enterRoot(place, p, trees); err != nil {
+		return "", err
+	}
 	for i, t := range p.Trees {
-		target := filepath.Join(place, t.Target)
-		if err := attach(trees[i], target); err != nil {
-			return fmt.Errorf("mount %s at %s: %w", t.Source, t.Target, err)
+		if t.Target == "" || t.Target == "/" {
+			continue
 		}
-		if i == 0 {
-			if err := unix.Chdir(place); err != nil {
-				return fmt.Errorf("enter new root directory: %w", err)
-			}
+		if err := attachBeneath(trees[i], t, how != rootReadOnly); err != nil {
+			return "", fmt.Errorf("mount %s at %s: %w", t.Source, t.Target, err)
 		}
 	}
 	mounts := []struct {
@@ -67,25 +66,28 @@ func buildRoot(p plan, trees []int) error {
 		{"tmpfs", "dev", unix.MS_NOSUID | unix.MS_NOEXEC, devOptions},
 	}
 	for _, m := range mounts {
+		if info, err := os.Lstat(m.target); err != nil || !info.IsDir() {
+			return "", fmt.Errorf("mount /%s: the root has no such directory", m.target)
+		}
 		if err := unix.Mount(m.kind, m.target, m.kind, m.flags, m.options); err != nil {
-			return fmt.Errorf("mount /%s: %w", m.target, err)
+			return "", fmt.Errorf("mount /%s: %w", m.target, err)
 		}
 	}
 	if err := buildDev(p, devs); err != nil {
-		return err
+		return "", err
 	}
 	if err := guardProc(); err != nil {
-		return err
+		return "", err
 	}
 	// With both arguments the same the old root ends up on top of the new one, from
 	// where it is taken off.
 	if err := unix.PivotRoot(".", "."); err != nil {
-		return fmt.Errorf("change root directory: %w", err)
+		return "", fmt.Errorf("change root directory: %w", err)
 	}
 	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
-		return fmt.Errorf("let go of the host's files: %w", err)
+		return "", fmt.Errorf("let go of the host's files: %w", err)
 	}
-	return unix.Chdir("/")
+	return how, unix.Chdir("/")
 }
 
 func attach(fd int, target string) error {

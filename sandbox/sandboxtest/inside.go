@@ -49,6 +49,8 @@ func inside(what string, args []string) int {
 		return insideKnock(args[0])
 	case "deep":
 		return insideDeep(args[0])
+	case "image":
+		return insideImage()
 	case "fill":
 		return insideFill(args[0])
 	}

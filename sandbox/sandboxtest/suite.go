@@ -144,12 +144,18 @@ func (c *cell) run(argv ...string) (output string, code int) {
 	c.t.Helper()
 	id := "run-" + rand.Text()
 	c.launch(id, argv...)
+	return c.follow(id)
+}
+
+// follow reads the output of a process to its end.
+func (c *cell) follow(id string) (output string, code int) {
+	c.t.Helper()
 	var out bytes.Buffer
 	var after int64
 	for {
 		r, err := c.client.Read(within(c.t), link.ReadParams{ProcessID: id, AfterSeq: after, Wait: link.MaxWait})
 		if err != nil {
-			c.t.Fatalf("read output of %q: %v", argv, err)
+			c.t.Fatalf("read output of %s: %v", id, err)
 		}
 		for _, chunk := range r.Chunks {
 			out.Write(chunk.Data)

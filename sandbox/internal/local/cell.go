@@ -47,6 +47,11 @@ type Record struct {
 	Token   string  `json:"token"`
 	Process Process `json:"process"` // zero until there is one
 	Ready   bool    `json:"ready"`   // Launch has returned: the sandbox is whole
+	// Image is the digest of the image that the sandbox runs on; "" is none.
+	Image string `json:"image,omitempty"`
+	// Root is the driver's word for how the sandbox can change its root directory; ""
+	// where that is the same for all.
+	Root string `json:"root,omitempty"`
 	// Bound says whose a cell is that was made for no session; nil in all others.
 	Bound *Bound `json:"bound,omitempty"`
 }
@@ -82,15 +87,16 @@ func (c *Cell) KeeperArgs() []string {
 	}
 }
 
-// KeeperEnv is the whole environment of process 1 in the sandbox.
-func (c *Cell) KeeperEnv() []string {
-	return []string{
+// KeeperEnv is the whole environment of process 1 in the sandbox, with the variables of
+// its image if it has one. They replace our PATH and language, and nothing else of ours.
+func (c *Cell) KeeperEnv(image ...string) []string {
+	return mergeEnv([]string{
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"HOME=" + sandbox.HomePath,
 		"TERM=dumb",
 		"LANG=C.UTF-8",
 		sandbox.TokenVariable + "=" + c.Record.Token,
-	}
+	}, image)
 }
 
 // name is what the cell is called in its driver's directory and in errors.
@@ -217,12 +223,7 @@ func (c *Cell) save() error {
 // load reads the record. A missing or broken record leaves it zero: then the cell
 // was never finished.
 func (c *Cell) load() {
-	b, err := os.ReadFile(filepath.Join(c.Dir, recordName))
-	if err != nil {
-		return
-	}
-	var r Record
-	if json.Unmarshal(b, &r) == nil && r.Version == recordVersion && r.ID == c.ID && (!c.linked() || r.isOf(c)) {
+	if r, err := readRecord(c.Dir); err == nil && r.ID == c.ID && (!c.linked() || r.isOf(c)) {
 		c.Record = r
 	}
 }
@@ -231,6 +232,22 @@ func (c *Cell) load() {
 // no second link can make it another's.
 func (r *Record) isOf(c *Cell) bool {
 	return r.Bound != nil && *r.Bound == Bound{Session: c.Session, Epoch: c.Epoch}
+}
+
+// readRecord returns the record in a cell's directory.
+func readRecord(dir string) (Record, error) {
+	b, err := os.ReadFile(filepath.Join(dir, recordName))
+	if err != nil {
+		return Record{}, err
+	}
+	var r Record
+	if err := json.Unmarshal(b, &r); err != nil {
+		return Record{}, err
+	}
+	if r.Version != recordVersion {
+		return Record{}, fmt.Errorf("record of version %d", r.Version)
+	}
+	return r, nil
 }
 
 // Begun records the first process of the cell while it does nothing yet, so that it is
