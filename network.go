@@ -172,12 +172,28 @@ func (f NetworkFilter) Allows(host string, port int) (allowed bool, reason strin
 	if f.mode == NetworkOpen {
 		return true, string(NetworkOpen)
 	}
-	for _, r := range f.rules {
-		if r.matchesHost(h) && r.matchesPort(port) {
-			return true, r.text
-		}
+	if r, ok := f.rule(h, port); ok {
+		return true, r.text
 	}
 	return false, NetworkReasonNoRule
+}
+
+// Rule returns the rule of the mode allow that lets a sandbox reach host at port.
+func (f NetworkFilter) Rule(host string, port int) (NetworkRule, bool) {
+	h, ok := ParseNetworkHost(host)
+	if !ok {
+		return NetworkRule{}, false
+	}
+	return f.rule(h, port)
+}
+
+func (f NetworkFilter) rule(h NetworkHost, port int) (NetworkRule, bool) {
+	for _, r := range f.rules {
+		if r.matchesHost(h) && r.matchesPort(port) {
+			return r, true
+		}
+	}
+	return NetworkRule{}, false
 }
 
 // AllowsName reports whether there is a port at which the policy lets a sandbox
