@@ -20,7 +20,8 @@
 //   - The init starts with one thread of its own and nothing of the server's but the
 //     files in its plan. Before it becomes the keeper it drops all capabilities that
 //     do not concern files, users and signals of the sandbox, forbids itself to gain
-//     any, and installs a list of allowed system calls.
+//     any, restricts itself by Landlock as far as the kernel knows it, and installs
+//     a list of allowed system calls.
 //   - The init waits for its plan until the server has recorded it, and ends if the
 //     server dies first.
 //

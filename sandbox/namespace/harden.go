@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/landlock-lsm/go-landlock/landlock"
+	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
 	"golang.org/x/sys/unix"
 
 	"github.com/sojourn-dev/sojourn/sandbox"
@@ -49,19 +50,33 @@ func dropCapabilities() error {
 }
 
 // restrictFiles says once more, through Landlock, what can be written and that nothing
-// can be mounted. Kernels without it rely on the mounts alone. A root that is the
-// sandbox's own to change can be written to everywhere.
+// can be mounted, which sockets of the host can be connected to and that no signal
+// leaves. Kernels without it rely on the mounts and namespaces alone. A root that is
+// the sandbox's own to change can be written to everywhere.
 func restrictFiles(ownRoot bool) error {
 	writable := []string{sandbox.WorkspacePath, sandbox.HomePath, "/tmp", "/dev", "/proc"}
 	if ownRoot {
 		writable = []string{"/"}
 	}
-	err := landlock.V5.BestEffort().RestrictPaths(
+	// In one layer, because a second that handles no files would forbid to move them
+	// between directories. Ports are the sandbox's own.
+	all := landlock.Config{HandledAccessFS: landlock.V9.HandledAccessFS, Scoped: landlock.V9.Scoped}
+	err := all.BestEffort().Restrict(
 		landlock.RODirs("/"),
 		landlock.RWDirs(writable...).WithRefer().WithIoctlDev(),
+		landlock.RODirs(sandbox.SocketDir).WithResolveUnix(),
 	)
 	if err != nil {
 		return fmt.Errorf("restrict files: %w", err)
 	}
 	return nil
+}
+
+// landlockSays is a sentence for operators about this kernel's Landlock.
+func landlockSays() string {
+	abi, err := ll.LandlockGetABIVersion()
+	if err != nil {
+		return "The kernel has no Landlock: mounts and namespaces alone keep its files."
+	}
+	return fmt.Sprintf("Landlock ABI %d backs the mounts up.", abi)
 }

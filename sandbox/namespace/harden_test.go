@@ -29,8 +29,20 @@ var tried = []struct {
 }{
 	{"socket AF_NETLINK", 0, func() syscall.Errno { return socket(unix.AF_NETLINK) }},
 	{"socket AF_INET6", 0, func() syscall.Errno { return socket(unix.AF_INET6) }},
-	{"socket AF_VSOCK", unix.EPERM, func() syscall.Errno { return socket(unix.AF_VSOCK) }},
-	{"socket AF_ALG", unix.EPERM, func() syscall.Errno { return socket(unix.AF_ALG) }},
+	{"socket AF_UNIX", 0, func() syscall.Errno { return socket(unix.AF_UNIX) }},
+	{"socket AF_INET", 0, func() syscall.Errno { return socket(unix.AF_INET) }},
+	{"socket AF_VSOCK", unix.EAFNOSUPPORT, func() syscall.Errno { return socket(unix.AF_VSOCK) }},
+	{"socket AF_ALG", unix.EAFNOSUPPORT, func() syscall.Errno { return socket(unix.AF_ALG) }},
+	{"socket AF_PACKET", unix.EAFNOSUPPORT, func() syscall.Errno { return socket(unix.AF_PACKET) }},
+	{"socket AF_KEY", unix.EAFNOSUPPORT, func() syscall.Errno { return socket(unix.AF_KEY) }},
+	{"socket AF_XDP", unix.EAFNOSUPPORT, func() syscall.Errno { return socket(unix.AF_XDP) }},
+	{"socket NETLINK_NETFILTER", unix.EAFNOSUPPORT, func() syscall.Errno { return netlink(unix.NETLINK_NETFILTER) }},
+	{"socket NETLINK_AUDIT", unix.EAFNOSUPPORT, func() syscall.Errno { return netlink(unix.NETLINK_AUDIT) }},
+	{"socketpair AF_UNIX", 0, func() syscall.Errno { return socketpair(unix.AF_UNIX) }},
+	{"socketpair AF_TIPC", unix.EAFNOSUPPORT, func() syscall.Errno { return socketpair(unix.AF_TIPC) }},
+	{"TIOCSTI", unix.EPERM, func() syscall.Errno { return raw(unix.SYS_IOCTL, 0, unix.TIOCSTI, 0) }},
+	{"TIOCSTI with high bits", unix.EPERM, func() syscall.Errno { return raw(unix.SYS_IOCTL, 0, 1<<32|unix.TIOCSTI, 0) }},
+	{"another ioctl on no file", unix.EBADF, func() syscall.Errno { return raw(unix.SYS_IOCTL, 999, unix.TIOCGWINSZ, 0) }},
 	{"socket with high bits", unix.EPERM, func() syscall.Errno { return raw(unix.SYS_SOCKET, 1<<32|unix.AF_UNIX, unix.SOCK_STREAM, 0) }},
 	{"personality 0xffffffff", 0, func() syscall.Errno { return raw(unix.SYS_PERSONALITY, 0xffffffff, 0, 0) }},
 	{"personality of no randomisation", unix.EPERM, func() syscall.Errno { return raw(unix.SYS_PERSONALITY, 0x0040000, 0, 0) }},
@@ -45,6 +57,11 @@ var tried = []struct {
 	{"io_uring_setup", unix.EPERM, func() syscall.Errno { return raw(unix.SYS_IO_URING_SETUP, 1, 0, 0) }},
 	{"perf_event_open", unix.EPERM, func() syscall.Errno { return raw(unix.SYS_PERF_EVENT_OPEN, 0, 0, 0) }},
 	{"userfaultfd", unix.EPERM, func() syscall.Errno { return raw(unix.SYS_USERFAULTFD, 0, 0, 0) }},
+	{"name_to_handle_at", unix.EPERM, func() syscall.Errno { return raw(unix.SYS_NAME_TO_HANDLE_AT, 0, 0, 0) }},
+	{"mount_setattr", unix.EPERM, func() syscall.Errno { return raw(unix.SYS_MOUNT_SETATTR, 0, 0, 0) }},
+	{"kexec_load", unix.EPERM, func() syscall.Errno { return raw(unix.SYS_KEXEC_LOAD, 0, 0, 0) }},
+	{"syslog", unix.EPERM, func() syscall.Errno { return raw(unix.SYS_SYSLOG, 10, 0, 0) }},
+	{"ptrace of nobody", unix.ESRCH, func() syscall.Errno { return raw(unix.SYS_PTRACE, unix.PTRACE_ATTACH, 1<<22, 0) }},
 	{"fsopen", unix.EPERM, func() syscall.Errno { return raw(unix.SYS_FSOPEN, 0, 0, 0) }},
 	{"open_tree", unix.EPERM, func() syscall.Errno { return raw(unix.SYS_OPEN_TREE, 0, 0, 0) }},
 	{"chroot", unix.EPERM, func() syscall.Errno { return raw(unix.SYS_CHROOT, 0, 0, 0) }},
@@ -56,8 +73,20 @@ func raw(number, a, b, c uintptr) syscall.Errno {
 	return errno
 }
 
-func socket(domain int) syscall.Errno {
-	fd, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+func socket(domain int) syscall.Errno { return closed(unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)) }
+
+func netlink(protocol int) syscall.Errno {
+	return closed(unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol))
+}
+
+func socketpair(domain int) syscall.Errno {
+	fds, err := unix.Socketpair(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	_ = closed(fds[1], err)
+	return closed(fds[0], err)
+}
+
+// closed closes a descriptor that should perhaps not have been there.
+func closed(fd int, err error) syscall.Errno {
 	if err != nil {
 		return err.(syscall.Errno)
 	}
@@ -97,14 +126,24 @@ func TestSandboxIsHardened(t *testing.T) {
 	}
 	defer c.Close()
 
-	// The keeper and what it starts, several times: capabilities belong to threads.
+	// The keeper's threads, because capabilities belong to threads, and what it starts,
+	// several times.
 	want := "CapInh: 0000000000000000 CapPrm: 00000000000000fb CapEff: 00000000000000fb CapBnd: 00000000000000fb CapAmb: 0000000000000000 NoNewPrivs: 1 Seccomp: 2"
-	for _, file := range []string{"/proc/1/status", "/proc/self/status", "/proc/self/status", "/proc/self/status"} {
-		out, code := run(t, c, "grep", "-E", "^(Cap|NoNewPrivs|Seccomp:)", file)
-		if got := strings.Join(strings.Fields(out), " "); code != 0 || got != want {
-			t.Errorf("%s: %s, want %s", file, got, want)
+	for _, file := range []string{"/proc/1/status", "/proc/1/task/*/status", "/proc/self/status", "/proc/self/status", "/proc/self/status"} {
+		out, code := run(t, c, "sh", "-c", `for f in $1; do grep -E "^(Cap|NoNewPrivs|Seccomp:)" $f | tr -s '\n\t' '  '; echo; done`, "sh", file)
+		if code != 0 || out == "" {
+			t.Errorf("read %s: %d %s", file, code, out)
+		}
+		for line := range strings.Lines(out) {
+			if got := strings.Join(strings.Fields(line), " "); got != want {
+				t.Errorf("%s: %s, want %s", file, got, want)
+			}
 		}
 	}
+	if out, _ := run(t, c, "sh", "-c", "ulimit -Hc; ulimit -c"); out != "0\n0\n" {
+		t.Errorf("limits of core files = %q, want 0 and 0", out)
+	}
+	procIsGuarded(t, c)
 	if out, code := run(t, c, sandbox.KeeperPath, commandCalls); code != 0 {
 		t.Errorf("system calls: %s", out)
 	}
@@ -112,6 +151,28 @@ func TestSandboxIsHardened(t *testing.T) {
 		t.Errorf("the root directory can be written: %s", out)
 	}
 	ownersOnDisk(t, d, sb, c)
+}
+
+// procIsGuarded looks at the places of /proc and /dev that tell about, or act on, the host.
+func procIsGuarded(t *testing.T, c *link.Client) {
+	t.Helper()
+	for _, name := range []string{"kcore", "keys", "timer_list", "kallsyms", "modules", "interrupts", "acpi", "scsi", "driver"} {
+		if out, _ := run(t, c, "sh", "-c", `test -d "$1" && ls -A "$1" || head -c 64 "$1" 2>/dev/null`, "sh", "/proc/"+name); out != "" {
+			t.Errorf("/proc/%s shows %q, want nothing", name, out)
+		}
+	}
+	for _, name := range []string{"sys/kernel/core_pattern", "sys/vm/overcommit_memory", "sysrq-trigger", "irq/default_smp_affinity", "bus/x", "fs/x"} {
+		if out, code := run(t, c, "sh", "-c", `: >> "$1"`, "sh", "/proc/"+name); code == 0 {
+			t.Errorf("/proc/%s can be opened to write: %s", name, out)
+		}
+	}
+	if out, _ := run(t, c, "ls", "-A", "/sys"); out != "" {
+		t.Errorf("/sys shows %q, want nothing", out)
+	}
+	want := "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero"
+	if out, _ := run(t, c, "ls", "/dev"); strings.Join(strings.Fields(out), " ") != want {
+		t.Errorf("/dev has %q, want %s", out, want)
+	}
 }
 
 // ownersOnDisk checks that files have the same owner on both sides.

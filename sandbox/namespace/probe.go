@@ -11,7 +11,11 @@ import (
 // directory of its own below that of the configuration, or below the system's for
 // temporary files if that is empty.
 func Probe(ctx context.Context, cfg Config) sandbox.Report {
-	return local.Probe(ctx, Name, capabilities(!privileged()), cfg.Dir, func(dir string) (sandbox.Driver, error) {
+	r := local.Probe(ctx, Name, capabilities(!privileged()), cfg.Dir, func(dir string) (sandbox.Driver, error) {
 		return Open(Config{Dir: dir, Executable: cfg.Executable})
 	})
+	if r.Available {
+		r.Reason += " " + landlockSays()
+	}
+	return r
 }

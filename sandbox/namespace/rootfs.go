@@ -3,7 +3,6 @@ package namespace
 import (
 	"fmt"
 	"os"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -24,10 +23,14 @@ var deviceLinks = map[string]string{
 	"ptmx": "pts/ptmx",
 }
 
-// Files of /proc that tell about, or act on, more than the sandbox. The kernel's own
-// checks stop most of it already; these do not rely on them.
+// Files and directories of /proc that tell about, or act on, more than the sandbox. The
+// kernel's own checks stop most of it already; these do not rely on them.
 var (
-	procHidden   = []string{"kcore", "keys", "timer_list", "latency_stats", "sched_debug", "kallsyms", "kmsg"}
+	procHidden = []string{
+		"acpi", "asound", "config.gz", "driver", "interrupts", "iomem", "ioports", "kallsyms", "kcore",
+		"key-users", "keys", "kmsg", "kpagecgroup", "kpagecount", "kpageflags", "latency_stats", "modules",
+		"mtrr", "sched_debug", "scsi", "softirqs", "timer_list", "timer_stats", "vmallocinfo",
+	}
 	procReadOnly = []string{"sys", "sysrq-trigger", "irq", "bus", "fs"}
 )
 
@@ -127,14 +130,11 @@ func buildDev(p plan, devs []int) error {
 	return nil
 }
 
-// guardProc hides some files of /proc and makes others read-only.
+// guardProc hides some of /proc and makes other parts of it read-only.
 func guardProc() error {
 	for _, name := range procHidden {
-		if _, err := os.Lstat("proc/" + name); err != nil {
-			continue
-		}
-		if err := unix.Mount("dev/null", "proc/"+name, "", unix.MS_BIND, ""); err != nil {
-			return fmt.Errorf("hide /proc/%s: %w", name, err)
+		if err := hide("proc/" + name); err != nil {
+			return err
 		}
 	}
 	for _, name := range procReadOnly {
@@ -147,8 +147,26 @@ func guardProc() error {
 		}
 		const flags = unix.MS_BIND | unix.MS_REMOUNT | unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 		if err := unix.Mount("", path, "", flags, ""); err != nil {
-			return fmt.Errorf("guard /%s: %w", strings.TrimSuffix(path, "/"), err)
+			return fmt.Errorf("guard /%s: %w", path, err)
 		}
+	}
+	return nil
+}
+
+// hide puts nothing in the place of a file or directory, if there is one.
+func hide(path string) error {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return nil // what is not there needs no hiding
+	}
+	if info.IsDir() {
+		const flags = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+		err = unix.Mount("tmpfs", path, "tmpfs", flags, "mode=0555,size=4k")
+	} else {
+		err = unix.Mount("dev/null", path, "", unix.MS_BIND, "")
+	}
+	if err != nil {
+		return fmt.Errorf("hide /%s: %w", path, err)
 	}
 	return nil
 }

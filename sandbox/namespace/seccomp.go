@@ -16,13 +16,18 @@ import (
 const refused = unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)
 
 // filterCalls allows this thread, and what it becomes, the system calls that container
-// engines allow to containers without capabilities, and refuses all others.
+// engines allow to containers without capabilities, less what [stricter] takes away,
+// and refuses all others.
 func filterCalls() error {
 	rules, err := callRules()
 	if err != nil {
 		return err
 	}
-	filter, err := assemble(rules)
+	before, err := stricter()
+	if err != nil {
+		return err
+	}
+	filter, err := assemble(before, rules)
 	if err != nil {
 		return err
 	}
@@ -116,9 +121,9 @@ const (
 // have numbers of their own.
 const x32Bit = 0x4000_0000
 
-// assemble makes the filter program. Every call that is looked at more closely is
+// assemble makes the filter program, in which the instructions before come first. Every call that is looked at more closely is
 // decided where it is looked at, because the arguments take the place of the number.
-func assemble(rules []rule) ([]unix.SockFilter, error) {
+func assemble(before []unix.SockFilter, rules []rule) ([]unix.SockFilter, error) {
 	name, ok := auditArch[runtime.GOARCH]
 	if !ok {
 		return nil, fmt.Errorf("no system call filter for %s", runtime.GOARCH)
@@ -132,6 +137,7 @@ func assemble(rules []rule) ([]unix.SockFilter, error) {
 	if runtime.GOARCH == "amd64" {
 		prog = append(prog, jump(unix.BPF_JGE, x32Bit, 0, 1), ret(unix.SECCOMP_RET_ERRNO|uint32(unix.ENOSYS)))
 	}
+	prog = append(prog, before...)
 	for _, r := range rules {
 		block := []unix.SockFilter{ret(r.act)}
 		if len(r.cases) > 0 {
