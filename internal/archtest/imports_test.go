@@ -24,7 +24,7 @@ var mayImport = map[string]string{
 	"sandbox/gvisor/gvisortest": "",
 	"sandbox/namespace":         "sandbox sandbox/internal/inroot sandbox/internal/local",
 	"sandbox/fake":              "internal/keeper internal/link sandbox",
-	"sandbox/sandboxtest":       "internal/keeper internal/link sandbox",
+	"sandbox/sandboxtest":       "internal/checkpoint internal/keeper internal/link sandbox",
 
 	// What runs in a sandbox, and the line to it.
 	"internal/link":                "",
@@ -76,7 +76,7 @@ var mayUse = map[string]string{
 	"modernc.org/sqlite":         "internal/store/sqlite",
 	"database/sql":               "internal/store internal/store/migration internal/store/sqlite",
 	"github.com/pressly/goose":   "internal/store/migration",
-	"gocloud.dev":                "cmd/sojourn internal/checkpoint internal/server internal/servertest",
+	"gocloud.dev":                "cmd/sojourn internal/checkpoint internal/server internal/servertest sandbox/sandboxtest",
 	"github.com/danielgtaylor":   "internal/api internal/api/cloud internal/api/operator",
 	"github.com/coder/websocket": "internal/link",
 	"github.com/creack/pty":      "internal/keeper",

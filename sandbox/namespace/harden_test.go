@@ -73,7 +73,9 @@ func raw(number, a, b, c uintptr) syscall.Errno {
 	return errno
 }
 
-func socket(domain int) syscall.Errno { return closed(unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)) }
+func socket(domain int) syscall.Errno {
+	return closed(unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0))
+}
 
 func netlink(protocol int) syscall.Errno {
 	return closed(unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol))

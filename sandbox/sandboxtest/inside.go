@@ -53,6 +53,15 @@ func inside(what string, args []string) int {
 		return insideImage()
 	case "fill":
 		return insideFill(args[0])
+	case "escape":
+		return insideEscape(args[0])
+	case "swap":
+		return insideSwap(args[0], args[1])
+	case "idle":
+		time.Sleep(time.Hour)
+		return 0
+	case "nothing":
+		return 0
 	}
 	fmt.Println("unknown command", what)
 	return 2

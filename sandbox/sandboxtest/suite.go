@@ -58,6 +58,9 @@ func Run(t *testing.T, s Suite) {
 		{"WarmCrash", testWarmCrash},
 		{"Removal", testRemoval},
 		{"Walls", testWalls},
+		{"Escapes", testEscapes},
+		{"EscapeByCapture", testEscapeByCapture},
+		{"SetUserID", testSetUserID},
 		{"ProcessLimit", testProcessLimit},
 	}
 	for _, test := range tests {
