@@ -29,6 +29,7 @@ type Create struct {
 	Title       string
 	Runtime     string // "" means the configured default
 	Metadata    map[string]string
+	Sandbox     sojourn.SandboxSpec
 	InitialTurn []sojourn.Part // nil submits nothing
 	Idempotency Idempotency
 }

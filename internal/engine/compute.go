@@ -3,13 +3,9 @@ package engine
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/internal/checkpoint"
@@ -24,6 +20,14 @@ type compute struct {
 	epoch   int64
 	box     sandbox.Sandbox
 	peer    *link.Peer
+	gate    *gate         // its way to the network
+	felt    sandbox.Usage // what was reported of limits that were reached; under Engine.mu
+}
+
+// close lets go of the sandbox, which goes on.
+func (c *compute) close() {
+	c.peer.Close()
+	c.gate.close()
 }
 
 // flight is the making of a compute. done is closed when c or err is set.
@@ -104,6 +108,11 @@ func (e *Engine) fly(ctx context.Context, id sojourn.SessionID) (*compute, error
 	if e.cfg.Driver == nil {
 		return nil, sojourn.Errorf(sojourn.CodeComputeMissing, "There is nowhere to run. An administrator has to add compute.")
 	}
+	if l := facts.Lease; l != nil && l.State == sojourn.LeaseDraining {
+		if err := e.drain(ctx, id); err != nil {
+			return nil, unreachable(err)
+		}
+	}
 	if l := facts.Lease; l != nil && l.Live(e.Now()) {
 		c, err := e.adopt(ctx, *l)
 		if err == nil {
@@ -156,6 +165,12 @@ func endState(l sojourn.Lease, now time.Time) sojourn.LeaseState {
 	return sojourn.LeaseLost
 }
 
+// The reasons of a lease that has run out.
+const (
+	endedByCeiling = "ceiling"
+	endedByHold    = "idle_hold"
+)
+
 func endReason(l sojourn.Lease, now time.Time) string {
 	switch {
 	case l.State == sojourn.LeaseRequested:
@@ -163,9 +178,9 @@ func endReason(l sojourn.Lease, now time.Time) string {
 	case l.Live(now):
 		return "sandbox_ended"
 	case l.Deadline().Equal(l.GrantedAt.Add(l.Ceiling)):
-		return "ceiling"
+		return endedByCeiling
 	default:
-		return "idle_hold"
+		return endedByHold
 	}
 }
 
@@ -247,82 +262,6 @@ func (e *Engine) abandon(id sojourn.SessionID, epoch int64, why error) {
 	}
 }
 
-func (e *Engine) provide(ctx context.Context, facts sojourn.Facts, lease sojourn.Lease) (*compute, error) {
-	id := facts.Session.ID
-	spec := sandbox.Spec{Session: string(id), Epoch: lease.Epoch}
-	box, err := e.cfg.Driver.Create(ctx, spec)
-	if err != nil {
-		return nil, fmt.Errorf("create a sandbox: %w", err)
-	}
-	c := &compute{session: id, epoch: lease.Epoch, box: box, peer: newPeer(box, lease.Epoch)}
-	if err := e.furnish(ctx, facts, c); err != nil {
-		c.peer.Close()
-		return nil, err
-	}
-	return e.register(c), nil
-}
-
-// furnish restores into a new sandbox what the session carries, while its keeper
-// boots, and binds it to the lease.
-func (e *Engine) furnish(ctx context.Context, facts sojourn.Facts, c *compute) error {
-	restored := sojourn.CheckpointID("")
-	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error {
-		if _, err := c.peer.Info(gctx); err != nil {
-			return fmt.Errorf("reach the keeper: %w", err)
-		}
-		return nil
-	})
-	if h := facts.Head; facts.Session.Worked && h != nil {
-		restored = h.ID
-		g.Go(func() error { return e.restore(gctx, c, *h) })
-	}
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	handle, err := json.Marshal(c.box.Handle())
-	if err != nil {
-		return fmt.Errorf("encode the sandbox handle: %w", err)
-	}
-	conversation := ""
-	if restored != "" {
-		conversation = facts.Head.AgentConversation
-	}
-	return e.decide(ctx, c.session, func(_ *store.Tx, d *sojourn.Decision) error {
-		if err := d.HoldLease(c.epoch, handle, restored); err != nil {
-			return err
-		}
-		return d.SetConversation(c.epoch, conversation)
-	})
-}
-
-func newPeer(box sandbox.Sandbox, epoch int64) *link.Peer {
-	return link.NewPeer(func(ctx context.Context) (link.Transport, error) {
-		rwc, err := box.Dial(ctx)
-		if errors.Is(err, sandbox.ErrGone) {
-			return nil, fmt.Errorf("%w: %w", link.ErrGone, err)
-		}
-		if err != nil {
-			return nil, err
-		}
-		return link.Framed(rwc), nil
-	}, link.Options{ClientName: "sojourn", Epoch: epoch})
-}
-
-func (e *Engine) restore(ctx context.Context, c *compute, h sojourn.Checkpoint) error {
-	dirs := c.box.Dirs()
-	report, err := e.cfg.Checkpoints.Restore(ctx, checkpoint.Ref{ID: checkpoint.RootID(h.Root), Bytes: h.RootBytes}, checkpoint.Target{
-		Workspace: dirs.Workspace, Home: dirs.Home, Empty: true, Cache: e.cfg.Cache,
-	})
-	if err != nil {
-		return fmt.Errorf("restore checkpoint %s: %w", h.ID, err)
-	}
-	if !report.Workspace.Captured || !report.Conversation.Captured { // an empty tree is never taken for a restored one
-		return fmt.Errorf("restore checkpoint %s: it does not hold both trees", h.ID)
-	}
-	return nil
-}
-
 // register makes a compute known and watches its sandbox. When the sandbox is
 // known already, it returns the compute that is used.
 func (e *Engine) register(c *compute) *compute {
@@ -330,7 +269,7 @@ func (e *Engine) register(c *compute) *compute {
 	old := e.computes[c.session]
 	if old != nil && old.epoch == c.epoch && !ended(old.box) {
 		e.mu.Unlock()
-		c.peer.Close()
+		c.close()
 		return old
 	}
 	e.computes[c.session] = c
@@ -340,10 +279,10 @@ func (e *Engine) register(c *compute) *compute {
 	}
 	e.mu.Unlock()
 	if old != nil {
-		old.peer.Close()
+		old.close()
 	}
 	if closed {
-		c.peer.Close()
+		c.close()
 	}
 	return c
 }
@@ -364,10 +303,11 @@ func (e *Engine) watch(c *compute) {
 	e.log.Warn("sandbox ended", "session", c.session, "lease_epoch", c.epoch, "error", c.box.Err())
 	for {
 		err := e.decide(e.base, c.session, func(_ *store.Tx, d *sojourn.Decision) error {
-			if l := d.Facts().Lease; l != nil && l.Epoch == c.epoch {
-				return endLease(d, *l, endState(*l, d.Now()), endReason(*l, d.Now()))
+			l := d.Facts().Lease
+			if l == nil || l.Epoch != c.epoch || l.State == sojourn.LeaseDraining { // its files are being captured
+				return nil
 			}
-			return nil
+			return endLost(d, *l, c.box.Err())
 		})
 		if err == nil {
 			return
@@ -395,11 +335,26 @@ func endLease(d *sojourn.Decision, l sojourn.Lease, to sojourn.LeaseState, why s
 	if r == nil || r.State != sojourn.RunActive || r.Epoch != l.Epoch {
 		return nil
 	}
-	stop, text := sojourn.StopWorkspaceLost, "The sandbox was lost."
-	if to == sojourn.LeaseExpired {
-		stop, text = sojourn.StopExecutionDeadline, "The lease of the sandbox ended ("+why+")."
+	stop, code, text := sojourn.StopWorkspaceLost, sojourn.StopWorkspaceLost, "The sandbox was lost."
+	switch {
+	case to == sojourn.LeaseExpired:
+		stop, code, text = sojourn.StopExecutionDeadline, sojourn.StopExecutionDeadline, "The lease of the sandbox ended ("+why+")."
+	case why == string(sandbox.EndOutOfMemory):
+		code, text = why, "The sandbox was ended at its memory limit."
+	case why == string(sandbox.EndDiskFull):
+		code, text = why, "The sandbox was ended at its disk limit."
 	}
-	return d.EndRun(r.ID, sojourn.RunCrashed, stop, &sojourn.RunError{Code: stop, Message: text})
+	return d.EndRun(r.ID, sojourn.RunCrashed, stop, &sojourn.RunError{Code: code, Message: text})
+}
+
+// endLost ends the lease of a sandbox that ended by itself, for the reason that
+// it gave.
+func endLost(d *sojourn.Decision, l sojourn.Lease, err error) error {
+	to, why := endState(l, d.Now()), endReason(l, d.Now())
+	if r := sandbox.ReasonOf(err); to == sojourn.LeaseLost && (r == sandbox.EndOutOfMemory || r == sandbox.EndDiskFull) {
+		why = string(r)
+	}
+	return endLease(d, l, to, why)
 }
 
 func bounded(s string, n int) string {

@@ -324,9 +324,15 @@ func (e *Engine) driveOn(ctx context.Context, d *drive, c *compute, row harness.
 	}
 	p, stop := e.newPort(ctx, d, c)
 	untouch := e.touchUntil(ctx, c)
+	killed := e.memoryKills(c)
 	out, err := e.cfg.Harness.Drive(ctx, job, p)
 	untouch()
 	stop()
+	e.noteLimits(ctx, c)
+	if out.State == sojourn.RunCrashed && out.Error != nil && e.memoryKills(c) > killed {
+		out.Error.Code = string(sandbox.EndOutOfMemory)
+		out.Error.Message = "A process was ended at the sandbox's memory limit. " + out.Error.Message
+	}
 	if err != nil {
 		return e.interrupted(ctx, d, c, err)
 	}
@@ -362,7 +368,7 @@ func (e *Engine) interrupted(ctx context.Context, d *drive, c *compute, err erro
 
 // job reads what the harness needs.
 func (e *Engine) job(ctx context.Context, d *drive, c *compute, row harness.Runtime) (harness.Job, error) {
-	job := harness.Job{Run: d.run, Epoch: c.epoch, Runtime: row, Grace: e.cfg.CancelGrace}
+	job := harness.Job{Run: d.run, Epoch: c.epoch, Runtime: row, Env: c.gate.env(), Grace: e.cfg.CancelGrace}
 	err := e.cfg.Store.View(ctx, func(tx *store.Tx) error {
 		f, err := tx.FactsOfRun(d.run)
 		if err != nil {
@@ -377,7 +383,7 @@ func (e *Engine) job(ctx context.Context, d *drive, c *compute, row harness.Runt
 		}
 		job.Session, job.Input = f.Session.ID, turn.Input
 		if f.Lease != nil && f.Lease.Epoch == c.epoch {
-			job.Conversation = f.Lease.Conversation
+			job.Conversation, job.ProcessEpoch = f.Lease.Conversation, f.Lease.ProcessEpoch()
 		}
 		if e.cfg.TurnDeadline > 0 {
 			job.Deadline = f.Active.StartedAt.Add(e.cfg.TurnDeadline)

@@ -38,9 +38,20 @@ type Config struct {
 	Driver sandbox.Driver
 	// DriverReason says why this driver was chosen, or why there is none.
 	DriverReason string
-	Harness      harness.Harness
-	Runtimes     []harness.Runtime // the first is the default
-	Terms        sojourn.Terms     // of new leases
+	// Sandbox is what the sandboxes of sessions get that do not say otherwise.
+	// Its limits apply as far as the driver can enforce them.
+	Sandbox sojourn.SandboxSpec
+	// CheckImage refuses images that sessions may not name; nil refuses all.
+	CheckImage func(reference string) error
+	// Egress is the way of sandboxes to the network; nil means that there is none.
+	Egress Egress
+	// Processes keeps saved processes, and SnapshotDir is where they are unpacked,
+	// absolute; without them none are saved.
+	Processes   ProcessStore
+	SnapshotDir string
+	Harness     harness.Harness
+	Runtimes    []harness.Runtime // the first is the default
+	Terms       sojourn.Terms     // of new leases
 	// TurnDeadline bounds one turn; 0 leaves the lease's ceiling as the bound.
 	TurnDeadline time.Duration
 	// CancelGrace is how long an agent may take to obey a cancel; 0 means 10 s.
@@ -69,6 +80,7 @@ type Engine struct {
 	closed   bool // no flight or watcher starts any more
 	computes map[sojourn.SessionID]*compute
 	flights  map[sojourn.SessionID]*flight
+	drains   map[sojourn.SessionID]*draining
 	drives   map[sojourn.RunID]*drive
 }
 
@@ -91,6 +103,7 @@ func New(c Config) (*Engine, error) {
 		cfg: c, log: c.Log, ready: make(chan struct{}),
 		computes: map[sojourn.SessionID]*compute{},
 		flights:  map[sojourn.SessionID]*flight{},
+		drains:   map[sojourn.SessionID]*draining{},
 		drives:   map[sojourn.RunID]*drive{},
 	}
 	e.base, e.stop = context.WithCancelCause(context.Background())
@@ -144,7 +157,7 @@ func (e *Engine) close() {
 	defer e.mu.Unlock()
 	e.closed = true
 	for _, c := range e.computes {
-		c.peer.Close()
+		c.close()
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sojourn-dev/sojourn"
@@ -12,6 +13,10 @@ import (
 	"github.com/sojourn-dev/sojourn/internal/work"
 	"github.com/sojourn-dev/sojourn/sandbox"
 )
+
+// processAge is how old saved processes must be before they may be taken for
+// those of a drain that was never sealed.
+const processAge = time.Hour
 
 // tendLease ends a session's lease when its deadline has passed, and destroys
 // the sandboxes of leases that are over. It is the handler of the work kind
@@ -27,6 +32,11 @@ func (e *Engine) tendLease(ctx context.Context, claim work.Claim) (work.Next, er
 		return e.apply(tx, f, func(_ *store.Tx, d *sojourn.Decision) error {
 			l := d.Facts().Lease
 			if l != nil && l.State == sojourn.LeaseHeld && !l.Live(d.Now()) {
+				if drain, processes := e.saves(d.Facts()); drain {
+					err := d.DrainLease(l.Epoch, endReason(*l, d.Now()), processes)
+					facts = d.Facts()
+					return err
+				}
 				if err := endLease(d, *l, sojourn.LeaseExpired, endReason(*l, d.Now())); err != nil {
 					return err
 				}
@@ -44,6 +54,9 @@ func (e *Engine) tendLease(ctx context.Context, claim work.Claim) (work.Next, er
 	l := facts.Lease
 	if l != nil && l.State == sojourn.LeaseHeld {
 		return work.Again(l.Deadline()), nil
+	}
+	if l != nil && l.State == sojourn.LeaseDraining {
+		return work.Done(), e.drain(ctx, id)
 	}
 	if r := facts.Active; r != nil && r.State == sojourn.RunSealing {
 		return work.Again(e.Now().Add(200 * time.Millisecond)), nil // its files are being captured
@@ -87,7 +100,7 @@ func (e *Engine) destroy(ctx context.Context, l sojourn.Lease) error {
 	if c != nil {
 		err := c.box.Destroy(ctx)
 		if err == nil { // and not before: whoever uses the link learns that the sandbox is gone
-			c.peer.Close()
+			c.close()
 			return nil
 		}
 		e.mu.Lock()
@@ -135,6 +148,9 @@ func (e *Engine) tidy(ctx context.Context) {
 	if err := e.removeOrphans(ctx); err != nil && ctx.Err() == nil {
 		e.log.Error("remove orphans of the blob store", "error", err)
 	}
+	if err := e.sweepProcesses(ctx); err != nil && ctx.Err() == nil {
+		e.log.Error("remove saved processes", "error", err)
+	}
 	err := e.cfg.Store.Update(ctx, func(tx *store.Tx) error {
 		_, err := tx.ForgetExpired()
 		return err
@@ -142,6 +158,36 @@ func (e *Engine) tidy(ctx context.Context) {
 	if err != nil && ctx.Err() == nil {
 		e.log.Error("forget idempotency keys", "error", err)
 	}
+}
+
+// sweepProcesses deletes saved processes that no session goes on with any more.
+func (e *Engine) sweepProcesses(ctx context.Context) error {
+	if e.cfg.Processes == nil {
+		return nil
+	}
+	// Listed before the rows are read: what is stored meanwhile is not in the list.
+	old, err := e.cfg.Processes.Older(ctx, e.Now().Add(-processAge))
+	if err != nil || len(old) == 0 {
+		return err
+	}
+	var wanted []string
+	err = e.cfg.Store.View(ctx, func(tx *store.Tx) (err error) {
+		wanted, err = tx.ProcessObjects()
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, key := range old {
+		if slices.Contains(wanted, key) {
+			continue
+		}
+		if err := e.cfg.Processes.Delete(ctx, key); err != nil {
+			return err
+		}
+		e.log.Info("removed saved processes that no session goes on with", "object", key)
+	}
+	return nil
 }
 
 // endForgotten ends a lease whose sandbox nobody is making any more: when its

@@ -38,6 +38,9 @@ func (e *Engine) recover(ctx context.Context) error {
 
 // recoverLease adopts one lease's sandbox, or ends the lease.
 func (e *Engine) recoverLease(ctx context.Context, l sojourn.Lease) error {
+	if l.State == sojourn.LeaseDraining {
+		return nil // its work is due, and goes on where it stopped
+	}
 	if l.Live(e.Now()) && e.cfg.Driver != nil && l.Driver == e.cfg.Driver.Name() {
 		_, err := e.adopt(ctx, l)
 		switch {
@@ -68,7 +71,14 @@ func (e *Engine) adopt(ctx context.Context, l sojourn.Lease) (*compute, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &compute{session: l.Session, epoch: l.Epoch, box: box, peer: newPeer(box, l.Epoch)}
+	facts, err := e.facts(ctx, l.Session)
+	if err != nil {
+		return nil, err
+	}
+	c, err := e.compute(ctx, facts.Session, l.Epoch, box)
+	if err != nil {
+		return nil, err
+	}
 	return e.register(c), nil
 }
 

@@ -62,7 +62,7 @@ func (e *Engine) seal(ctx context.Context, d *drive, facts sojourn.Facts) error 
 	} else {
 		notes = describe(&ck, got, len(row.State) > 0)
 	}
-	return e.commit(ctx, d, func(_ *store.Tx, dec *sojourn.Decision) error {
+	err = e.commit(ctx, d, func(_ *store.Tx, dec *sojourn.Decision) error {
 		if l := dec.Facts().Lease; gone != nil && l != nil && l.Epoch == r.Epoch {
 			if err := endLease(dec, *l, endState(*l, dec.Now()), endReason(*l, dec.Now())); err != nil {
 				return err
@@ -70,6 +70,10 @@ func (e *Engine) seal(ctx context.Context, d *drive, facts sojourn.Facts) error 
 		}
 		return dec.Seal(ck, notes)
 	})
+	if err == nil {
+		e.forgetProcesses(ctx, facts)
+	}
+	return err
 }
 
 // describe writes what was captured into the record, and returns what there is
@@ -126,20 +130,13 @@ func (e *Engine) captureAgain(ctx context.Context, c *compute, facts sojourn.Fac
 }
 
 // remains returns the compute whose files a sealing run is to keep, also when
-// its lease is over: until the run is sealed it is not destroyed. The error is
-// ErrGone when the files are gone with it.
+// its lease or its sandbox is over: until the run is sealed they are not removed.
+// The error is ErrGone when the files are gone.
 func (e *Engine) remains(ctx context.Context, facts sojourn.Facts) (*compute, error) {
-	l, epoch := facts.Lease, facts.Active.Epoch
-	e.mu.Lock()
-	c := e.computes[facts.Session.ID]
-	e.mu.Unlock()
-	switch {
-	case c != nil && c.epoch == epoch:
-		return c, nil
-	case l == nil || l.Epoch != epoch || e.cfg.Driver == nil || e.cfg.Driver.Name() != l.Driver:
-		return nil, sandbox.ErrGone
+	if l := facts.Lease; l != nil && l.Epoch == facts.Active.Epoch {
+		return e.ruins(ctx, *l)
 	}
-	return e.adopt(ctx, *l)
+	return nil, sandbox.ErrGone
 }
 
 // capture makes a checkpoint of the files of the run's sandbox and reads it back.

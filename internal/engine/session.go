@@ -63,6 +63,12 @@ func (e *Engine) CreateSession(ctx context.Context, in Create) (Created, error) 
 	if _, ok := e.runtime(in.Runtime); !ok {
 		return Created{}, sojourn.Errorf(sojourn.CodeInvalid, "runtime: %q is not one of the configured runtimes.", bounded(in.Runtime, 100))
 	}
+	if err := in.Sandbox.Validate(); err != nil {
+		return Created{}, err
+	}
+	if err := e.checkSandbox(in.Sandbox); err != nil {
+		return Created{}, err
+	}
 	ids := remembered{Session: newID[sojourn.SessionID]()}
 	if in.InitialTurn != nil {
 		ids.Turn, ids.Run = newID[sojourn.TurnID](), newID[sojourn.RunID]()
@@ -72,7 +78,7 @@ func (e *Engine) CreateSession(ctx context.Context, in Create) (Created, error) 
 		made, err := once(tx, in.Project, in.Idempotency, func() (remembered, error) {
 			d, err := sojourn.Create(tx.Now(), sojourn.NewSession{
 				ID: ids.Session, Project: in.Project, Contract: in.Contract,
-				Title: in.Title, Runtime: in.Runtime, Metadata: in.Metadata,
+				Title: in.Title, Runtime: in.Runtime, Metadata: in.Metadata, Sandbox: in.Sandbox,
 			})
 			if err != nil {
 				return ids, err

@@ -30,6 +30,7 @@ func (e *Engine) touchWhile(ctx context.Context, c *compute) {
 		cancel()
 		if err == nil {
 			e.touch(ctx, c)
+			e.noteLimits(ctx, c)
 		}
 		select {
 		case <-tick.C:

@@ -40,6 +40,12 @@ type Job struct {
 	Epoch   int64
 	Input   []sojourn.Part
 	Runtime Runtime
+	// ProcessEpoch is the epoch under which the processes of the sandbox were
+	// started: Epoch, or an older one whose processes go on in it. 0 means Epoch.
+	ProcessEpoch int64
+	// Env are variables that every process of the session gets; those of the
+	// runtime go over them.
+	Env map[string]string
 	// Conversation is the agent's own id of the conversation to go on with;
 	// "" starts a new one. A conversation that the agent does not know is an
 	// outcome with code "conversation_not_restorable", never a fresh start.

@@ -124,7 +124,10 @@ func (h *Harness) recall(job harness.Job) (*state, error) {
 		return nil, err
 	}
 	if s != nil && s.Epoch != job.Epoch {
-		return nil, nil
+		if s.Epoch != job.ProcessEpoch {
+			return nil, nil
+		}
+		s.Epoch = job.Epoch // its agent goes on here
 	}
 	return s, nil
 }

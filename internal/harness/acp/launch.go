@@ -84,6 +84,7 @@ func (d *drive) refused(err error) error {
 
 func (d *drive) start(ctx context.Context) error {
 	env := maps.Clone(defaultEnv)
+	maps.Copy(env, d.job.Env)
 	maps.Copy(env, d.job.Runtime.Env)
 	env["HOME"] = sandbox.HomePath
 	return d.link.Start(ctx, link.StartParams{

@@ -1,0 +1,135 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/sojourn-dev/sojourn"
+	"github.com/sojourn-dev/sojourn/internal/store"
+	"github.com/sojourn-dev/sojourn/sandbox"
+)
+
+// Egress is the way of sandboxes to the network.
+type Egress interface {
+	// Check refuses a policy that the installation cannot carry out, such as one
+	// that names credentials it does not have.
+	Check(p sojourn.NetworkPolicy) error
+	// Open serves the way out of one sandbox until the gate is closed. It takes
+	// the place of one that an earlier server has left.
+	Open(ctx context.Context, s EgressSpec) (Gate, error)
+}
+
+// EgressSpec says whose way out it is.
+type EgressSpec struct {
+	Session sojourn.SessionID
+	Project sojourn.ProjectID
+	Epoch   int64
+	Dir     string // where the socket is made: [sandbox.Dirs.Sockets]
+	Policy  sojourn.NetworkPolicy
+	// Report is told what was decided. It may block.
+	Report func([]sojourn.NetworkDecision)
+}
+
+// Gate is an open way out.
+type Gate interface {
+	// SetPolicy takes effect at once: what is no longer allowed is cut.
+	SetPolicy(p sojourn.NetworkPolicy)
+	// Env are the variables that programs in the sandbox find the way with.
+	Env() map[string]string
+	Close() error
+}
+
+// gate is a compute's way out, with the policy that was last put on it.
+type gate struct {
+	Gate
+	mu sync.Mutex // one change of policy at a time
+}
+
+// close lets go of the way out; nil has none.
+func (g *gate) close() {
+	if g != nil {
+		_ = g.Close() // the sandbox is being let go of; its socket is replaced by the next server
+	}
+}
+
+// env are the variables of programs in the sandbox.
+func (g *gate) env() map[string]string {
+	if g == nil {
+		return nil
+	}
+	return g.Env()
+}
+
+// openGate serves the way out of a sandbox; nil when the installation has none.
+func (e *Engine) openGate(ctx context.Context, s sojourn.Session, epoch int64, dirs sandbox.Dirs) (*gate, error) {
+	if e.cfg.Egress == nil || dirs.Sockets == "" {
+		return nil, nil
+	}
+	g, err := e.cfg.Egress.Open(ctx, EgressSpec{
+		Session: s.ID, Project: s.Project, Epoch: epoch, Dir: dirs.Sockets, Policy: e.policy(s),
+		Report: func(decided []sojourn.NetworkDecision) { e.noteNetwork(s.ID, epoch, decided) },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open the way to the network: %w", err)
+	}
+	return &gate{Gate: g}, nil
+}
+
+// policy is what applies to a session.
+func (e *Engine) policy(s sojourn.Session) sojourn.NetworkPolicy {
+	p := s.Sandbox.Network
+	if p.IsZero() {
+		p = e.cfg.Sandbox.Network
+	}
+	if p.Mode == "" {
+		p.Mode = sojourn.NetworkNone
+	}
+	return p
+}
+
+// noteNetwork writes the proxy's decisions into the session's log.
+func (e *Engine) noteNetwork(id sojourn.SessionID, epoch int64, decided []sojourn.NetworkDecision) {
+	err := e.decide(e.base, id, func(_ *store.Tx, d *sojourn.Decision) error {
+		d.NoteNetwork(epoch, decided)
+		return nil
+	})
+	if err != nil && e.base.Err() == nil {
+		e.log.Error("write network decisions", "session", id, "lease_epoch", epoch, "error", err)
+	}
+}
+
+// SetNetwork changes what the sandboxes of a session may reach. It has taken
+// effect when it returns.
+func (e *Engine) SetNetwork(ctx context.Context, ref Ref, p sojourn.NetworkPolicy) (sojourn.Facts, error) {
+	if err := p.Validate(); err != nil {
+		return sojourn.Facts{}, err
+	}
+	if err := e.checkNetwork(p); err != nil {
+		return sojourn.Facts{}, err
+	}
+	facts, err := e.update(ctx, ref, func(_ *store.Tx, d *sojourn.Decision) error { return d.SetNetwork(p) })
+	if err != nil {
+		return facts, err
+	}
+	return facts, e.enforce(context.WithoutCancel(ctx), ref.ID)
+}
+
+// enforce puts a session's policy on the gate of its sandbox. What is read under
+// the gate's lock is never older than what an earlier call has put there.
+func (e *Engine) enforce(ctx context.Context, id sojourn.SessionID) error {
+	e.mu.Lock()
+	c := e.computes[id]
+	e.mu.Unlock()
+	if c == nil || c.gate == nil {
+		return nil
+	}
+	c.gate.mu.Lock()
+	defer c.gate.mu.Unlock()
+	facts, err := e.facts(ctx, id)
+	if err != nil {
+		return err
+	}
+	c.gate.SetPolicy(e.policy(facts.Session))
+	return nil
+}

@@ -1,0 +1,217 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sojourn-dev/sojourn"
+	"github.com/sojourn-dev/sojourn/internal/checkpoint"
+	"github.com/sojourn-dev/sojourn/internal/link"
+	"github.com/sojourn-dev/sojourn/internal/store"
+	"github.com/sojourn-dev/sojourn/sandbox"
+)
+
+// provide makes the sandbox of a lease, with what the session carries in it: its
+// files and conversation, and its processes where they were saved and can go on.
+func (e *Engine) provide(ctx context.Context, facts sojourn.Facts, lease sojourn.Lease) (*compute, error) {
+	spec, err := e.spec(facts.Session, lease.Epoch)
+	if err != nil {
+		return nil, err
+	}
+	lost := ""
+	if h := facts.Head; h != nil && h.Processes != nil {
+		c, err := e.provideResumed(ctx, facts, spec)
+		if err == nil {
+			return c, nil
+		}
+		if errors.Is(err, checkpoint.ErrCorrupt) || ctx.Err() != nil {
+			return nil, err
+		}
+		e.log.Warn("saved processes cannot go on", "session", lease.Session, "lease_epoch", lease.Epoch, "error", err)
+		lost = coldReason(err)
+		if err := e.cfg.Driver.Remove(ctx, handleOf(e.cfg.Driver, lease)); err != nil {
+			return nil, fmt.Errorf("clear a sandbox that could not be resumed: %w", err)
+		}
+	}
+	box, err := e.cfg.Driver.Create(ctx, spec)
+	if err != nil {
+		return nil, refusedSpec(err)
+	}
+	c, err := e.compute(ctx, facts.Session, lease.Epoch, box)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.furnish(ctx, facts, c, lost); err != nil {
+		c.close()
+		return nil, err
+	}
+	return e.register(c), nil
+}
+
+// refusedSpec tells what no driver can do from what went wrong.
+func refusedSpec(err error) error {
+	if errors.Is(err, sandbox.ErrUnsupported) || errors.Is(err, sandbox.ErrInvalidSpec) {
+		return &sojourn.Error{
+			Code: sojourn.CodeComputeOutdated, Cause: err,
+			Message: "The installation cannot make the sandbox that the session asks for: " + bounded(err.Error(), 500) + ".",
+		}
+	}
+	return fmt.Errorf("create a sandbox: %w", err)
+}
+
+func handleOf(d sandbox.Driver, l sojourn.Lease) sandbox.Handle {
+	return sandbox.Handle{Driver: d.Name(), Session: string(l.Session), Epoch: l.Epoch}
+}
+
+// compute joins a sandbox with the links to it.
+func (e *Engine) compute(ctx context.Context, s sojourn.Session, epoch int64, box sandbox.Sandbox) (*compute, error) {
+	g, err := e.openGate(ctx, s, epoch, box.Dirs())
+	if err != nil {
+		return nil, err
+	}
+	return &compute{session: s.ID, epoch: epoch, box: box, gate: g, peer: newPeer(box, epoch)}, nil
+}
+
+// furnish restores into a new sandbox what the session carries, while its keeper
+// boots, and binds it to the lease. lost says why saved processes are not in it.
+func (e *Engine) furnish(ctx context.Context, facts sojourn.Facts, c *compute, lost string) error {
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return c.greet(gctx) })
+	if h := facts.Head; h != nil {
+		g.Go(func() error { return e.restore(gctx, c.box.Dirs(), *h) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return e.hold(ctx, facts, c, func(_ *store.Tx, d *sojourn.Decision) error {
+		if lost != "" {
+			d.LoseProcesses(c.epoch, lost)
+		}
+		return nil
+	})
+}
+
+// greet waits for the keeper.
+func (c *compute) greet(ctx context.Context) error {
+	if _, err := c.peer.Info(ctx); err != nil {
+		return fmt.Errorf("reach the keeper: %w", err)
+	}
+	return nil
+}
+
+// hold binds a sandbox to its lease, and decides with it what else is known.
+func (e *Engine) hold(ctx context.Context, facts sojourn.Facts, c *compute, with func(*store.Tx, *sojourn.Decision) error) error {
+	handle, err := json.Marshal(c.box.Handle())
+	if err != nil {
+		return fmt.Errorf("encode the sandbox handle: %w", err)
+	}
+	restored, conversation := sojourn.CheckpointID(""), ""
+	if h := facts.Head; h != nil {
+		restored, conversation = h.ID, h.AgentConversation
+	}
+	return e.decide(ctx, c.session, func(tx *store.Tx, d *sojourn.Decision) error {
+		if err := d.HoldLease(c.epoch, handle, restored); err != nil {
+			return err
+		}
+		if err := d.SetConversation(c.epoch, conversation); err != nil {
+			return err
+		}
+		return with(tx, d)
+	})
+}
+
+// provideResumed makes a sandbox in which the saved processes of the head go on.
+func (e *Engine) provideResumed(ctx context.Context, facts sojourn.Facts, spec sandbox.Spec) (*compute, error) {
+	h := *facts.Head
+	resumer, ok := e.cfg.Driver.(sandbox.Resumer)
+	if !ok || e.cfg.Processes == nil {
+		return nil, fmt.Errorf("driver %s: %w", e.cfg.Driver.Name(), sandbox.ErrUnsupported)
+	}
+	spec.Resume = &sandbox.Resume{}
+	if err := json.Unmarshal(h.Processes.Snapshot, &spec.Resume.Snapshot); err != nil {
+		return nil, fmt.Errorf("decode a process snapshot: %w", err)
+	}
+	dirs, err := resumer.Prepare(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	dir, discard, err := e.snapshotDir(spec)
+	if err != nil {
+		return nil, err
+	}
+	defer discard()
+	spec.Resume.Dir = dir
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return e.restore(gctx, dirs, h) })
+	g.Go(func() error { return e.cfg.Processes.Load(gctx, h.Processes.Object, dir) })
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	// The way out is there before the first process goes on.
+	gate, err := e.openGate(ctx, facts.Session, spec.Epoch, dirs)
+	if err != nil {
+		return nil, err
+	}
+	box, err := e.cfg.Driver.Create(ctx, spec)
+	if err != nil {
+		gate.close()
+		return nil, err
+	}
+	c := &compute{session: facts.Session.ID, epoch: spec.Epoch, box: box, gate: gate, peer: newPeer(box, spec.Epoch)}
+	err = c.greet(ctx)
+	if err == nil {
+		err = e.hold(ctx, facts, c, func(tx *store.Tx, d *sojourn.Decision) error {
+			if err := d.ResumeProcesses(c.epoch); err != nil || h.Processes.Harness == nil {
+				return err
+			}
+			return tx.PutLeaseState(c.session, c.epoch, h.Processes.Harness)
+		})
+	}
+	if err != nil {
+		c.close()
+		return nil, err
+	}
+	return e.register(c), nil
+}
+
+// coldReason is why processes are started anew, for people.
+func coldReason(err error) string {
+	switch {
+	case errors.Is(err, sandbox.ErrUnsupported):
+		return bounded(err.Error(), 500)
+	case errors.Is(err, context.DeadlineExceeded):
+		return "The saved processes took too long to come back."
+	}
+	return "The saved processes could not be brought back."
+}
+
+// restore puts the trees of a checkpoint into the directories of a sandbox.
+func (e *Engine) restore(ctx context.Context, dirs sandbox.Dirs, h sojourn.Checkpoint) error {
+	report, err := e.cfg.Checkpoints.Restore(ctx, checkpoint.Ref{ID: checkpoint.RootID(h.Root), Bytes: h.RootBytes}, checkpoint.Target{
+		Workspace: dirs.Workspace, Home: dirs.Home, Empty: true, Cache: e.cfg.Cache,
+	})
+	if err != nil {
+		return fmt.Errorf("restore checkpoint %s: %w", h.ID, err)
+	}
+	if !report.Workspace.Captured || !report.Conversation.Captured { // an empty tree is never taken for a restored one
+		return fmt.Errorf("restore checkpoint %s: it does not hold both trees", h.ID)
+	}
+	return nil
+}
+
+func newPeer(box sandbox.Sandbox, epoch int64) *link.Peer {
+	return link.NewPeer(func(ctx context.Context) (link.Transport, error) {
+		rwc, err := box.Dial(ctx)
+		if errors.Is(err, sandbox.ErrGone) {
+			return nil, fmt.Errorf("%w: %w", link.ErrGone, err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return link.Framed(rwc), nil
+	}, link.Options{ClientName: "sojourn", Epoch: epoch})
+}
