@@ -25,6 +25,9 @@ type Config struct {
 	Executable string
 	// Images is where sandboxes with an image get it from; nil is no images.
 	Images sandbox.Images
+	// Runsc is the runsc to use instead of the one in Executable, absolute; "" is that
+	// one. It must stay as it is, too.
+	Runsc string
 }
 
 // Driver is a sandbox.Driver.
@@ -36,6 +39,7 @@ var (
 	_ sandbox.Driver  = (*Driver)(nil)
 	_ sandbox.Warmer  = (*Driver)(nil)
 	_ sandbox.Cleaner = (*Driver)(nil)
+	_ sandbox.Resumer = (*Driver)(nil)
 )
 
 // Open returns the driver of a directory. It does not try whether gVisor works here;
@@ -44,8 +48,20 @@ func Open(cfg Config) (*Driver, error) {
 	if err := local.CheckExecutable(cfg.Executable); err != nil {
 		return nil, fmt.Errorf("open gvisor driver: %w", err)
 	}
-	l := &launcher{roots: local.NewRoots(filepath.Clean(cfg.Dir), cfg.Images), executable: cfg.Executable, rootless: !privileged()}
-	caps := capabilities(l.rootless)
+	l := &launcher{
+		roots:        local.NewRoots(filepath.Clean(cfg.Dir), cfg.Images),
+		executable:   cfg.Executable,
+		tool:         embedded(cfg.Executable),
+		unprivileged: !privileged(),
+	}
+	if cfg.Runsc != "" {
+		t, err := external(context.Background(), cfg.Runsc) // bounded by itself
+		if err != nil {
+			return nil, fmt.Errorf("open gvisor driver: %w", err)
+		}
+		l.tool = t
+	}
+	caps := capabilities(l.unprivileged)
 	caps.Images = cfg.Images != nil
 	m, err := local.Open(Name, cfg.Dir, caps, l)
 	if err != nil {
@@ -59,11 +75,12 @@ func Open(cfg Config) (*Driver, error) {
 
 func capabilities(unprivileged bool) sandbox.Capabilities {
 	return sandbox.Capabilities{
-		Isolation:    sandbox.IsolationGVisor,
-		Exec:         true,
-		PTY:          true,
-		Networks:     []sandbox.Network{sandbox.NetworkNone},
-		Unprivileged: unprivileged,
+		Isolation:       sandbox.IsolationGVisor,
+		Exec:            true,
+		PTY:             true,
+		ProcessSnapshot: true,
+		Networks:        []sandbox.Network{sandbox.NetworkNone},
+		Unprivileged:    unprivileged,
 	}
 }
 
@@ -76,6 +93,11 @@ func (d *Driver) Capabilities() sandbox.Capabilities { return d.machine.Capabili
 // Create makes a sandbox; see sandbox.Driver.
 func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
 	return d.machine.Create(ctx, spec)
+}
+
+// Prepare makes the directories of a sandbox that resumes; see sandbox.Resumer.
+func (d *Driver) Prepare(ctx context.Context, spec sandbox.Spec) (sandbox.Dirs, error) {
+	return d.machine.Prepare(ctx, spec)
 }
 
 // Recover takes a running sandbox over; see sandbox.Driver.

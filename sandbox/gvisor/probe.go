@@ -12,6 +12,6 @@ import (
 // temporary files if that is empty.
 func Probe(ctx context.Context, cfg Config) sandbox.Report {
 	return local.Probe(ctx, Name, capabilities(!privileged()), cfg.Dir, func(dir string) (sandbox.Driver, error) {
-		return Open(Config{Dir: dir, Executable: cfg.Executable})
+		return Open(Config{Dir: dir, Executable: cfg.Executable, Runsc: cfg.Runsc})
 	})
 }

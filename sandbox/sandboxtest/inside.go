@@ -62,6 +62,8 @@ func inside(what string, args []string) int {
 		return 0
 	case "nothing":
 		return 0
+	case "remember":
+		return insideRemember(args[0])
 	}
 	fmt.Println("unknown command", what)
 	return 2

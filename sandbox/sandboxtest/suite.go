@@ -56,6 +56,7 @@ func Run(t *testing.T, s Suite) {
 		{"WarmRace", testWarmRace},
 		{"WarmRestart", testWarmRestart},
 		{"WarmCrash", testWarmCrash},
+		{"Snapshot", testSnapshot},
 		{"Removal", testRemoval},
 		{"Walls", testWalls},
 		{"Escapes", testEscapes},

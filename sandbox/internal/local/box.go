@@ -16,6 +16,8 @@ type box struct {
 	door    *Door
 	done    chan struct{}
 
+	saving sync.Mutex // held while a snapshot is made, which stops the processes and may end them
+
 	once sync.Once
 	err  error // set before done is closed
 }

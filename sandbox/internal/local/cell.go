@@ -54,6 +54,15 @@ type Record struct {
 	Root string `json:"root,omitempty"`
 	// Bound says whose a cell is that was made for no session; nil in all others.
 	Bound *Bound `json:"bound,omitempty"`
+	// KeeperEpoch is the epoch that the keeper was started with. In a cell that was
+	// resumed it is that of the first one.
+	KeeperEpoch int64 `json:"keeperEpoch"`
+	// Prepared says that there are directories and nothing else, and that a Create
+	// with a snapshot goes on from here.
+	Prepared bool `json:"prepared,omitempty"`
+	// Saving says that the processes may stand still, because a snapshot began and
+	// nobody saw its end.
+	Saving bool `json:"saving,omitempty"`
 }
 
 // Bound names the session and the epoch that a warm cell was given to.
@@ -83,7 +92,7 @@ func (c *Cell) KeeperArgs() []string {
 	return []string{
 		sandbox.KeeperPath, "keeper",
 		"--socket", sandbox.SocketDir + "/" + sandbox.SocketName,
-		"--epoch", strconv.FormatInt(c.Epoch, 10),
+		"--epoch", strconv.FormatInt(c.Record.KeeperEpoch, 10),
 	}
 }
 
@@ -185,12 +194,19 @@ func (c *Cell) bind(session string, epoch int64) (*Cell, error) {
 	return &b, nil
 }
 
-// begin makes the directory and the record; from then on the cell is listed.
+// begin makes the directories and the record of a cell with a fresh keeper; from then on
+// it is listed.
 func (c *Cell) begin() error {
+	return c.beginAs(Record{Token: NewToken(), KeeperEpoch: c.Epoch})
+}
+
+// beginAs is begin for a cell whose record begins with r.
+func (c *Cell) beginAs(r Record) error {
 	if err := os.Mkdir(c.Dir, 0o700); err != nil {
 		return fmt.Errorf("begin sandbox: %w", err)
 	}
-	c.Record = Record{Version: recordVersion, ID: c.ID, Token: NewToken()}
+	r.Version, r.ID = recordVersion, c.ID
+	c.Record = r
 	if err := c.save(); err != nil {
 		return err
 	}

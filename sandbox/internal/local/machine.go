@@ -35,6 +35,7 @@ type Machine struct {
 	root     string // the directory with one subdirectory a cell
 	caps     sandbox.Capabilities
 	launcher Launcher
+	saver    Saver // the launcher, or nil
 
 	life     context.Context // ends with Close
 	end      context.CancelCauseFunc
@@ -78,6 +79,7 @@ func Open(name, dir string, caps sandbox.Capabilities, l Launcher) (*Machine, er
 		return nil, fmt.Errorf("open %s driver: %w", name, err)
 	}
 	m := &Machine{name: name, root: root, caps: caps, launcher: l, slots: make(map[string]*slot), warming: make(chan struct{}, 1)}
+	m.saver, _ = l.(Saver)
 	m.life, m.end = context.WithCancelCause(context.Background())
 	m.left = m.reconcile(m.life)
 	return m, nil
@@ -90,7 +92,8 @@ func (m *Machine) Name() string { return m.name }
 func (m *Machine) Capabilities() sandbox.Capabilities { return m.caps }
 
 // Create makes a sandbox, or returns the one that exists. Its error wraps ErrGone
-// when that sandbox ran and has ended: an epoch is not used again.
+// when that sandbox ran and has ended: an epoch is not used again. With a snapshot it
+// goes on from what Prepare made.
 func (m *Machine) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
@@ -105,17 +108,22 @@ func (m *Machine) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 	}
 	defer leave()
 
-	b, err := m.adopt(c, s)
+	b, err := m.adopt(ctx, c, s)
 	if !errors.Is(err, errUnfinished) {
-		return asSandbox(b, err)
+		return m.sandbox(b, err)
 	}
-	if err := m.clear(ctx, c); err != nil { // what an earlier server left half made
+	if spec.Resume == nil {
+		err = m.clear(ctx, c) // what an earlier server left half made
+	} else {
+		err = m.awaits(ctx, c, spec)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if b, err := m.takeSpare(ctx, c, s, spec); b != nil || err != nil {
-		return asSandbox(b, err)
+		return m.sandbox(b, err)
 	}
-	return asSandbox(m.make(ctx, c, s, spec))
+	return m.sandbox(m.make(ctx, c, s, spec))
 }
 
 // Recover takes a sandbox over that an earlier machine on the directory made.
@@ -124,12 +132,12 @@ func (m *Machine) Recover(ctx context.Context, h sandbox.Handle) (sandbox.Sandbo
 	if err != nil {
 		return nil, err
 	}
-	_, s, leave, err := m.enter(ctx, c)
+	ctx, s, leave, err := m.enter(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	b, err := m.adopt(c, s)
+	b, err := m.adopt(ctx, c, s)
 	if errors.Is(err, errUnfinished) {
 		return nil, fmt.Errorf("recover sandbox %s: it was never finished: %w", c.name(), sandbox.ErrGone)
 	}
@@ -140,7 +148,7 @@ func (m *Machine) Recover(ctx context.Context, h sandbox.Handle) (sandbox.Sandbo
 	if len(h.Data) > 0 && (json.Unmarshal(h.Data, &r) != nil || r.Token != b.cell.Record.Token) {
 		return nil, fmt.Errorf("recover sandbox %s: another one has its place: %w", c.name(), sandbox.ErrGone)
 	}
-	return b, nil
+	return m.sandbox(b, nil)
 }
 
 // List returns everything that the directory holds.
@@ -289,7 +297,7 @@ func (m *Machine) dequeue(c *Cell, s *slot) {
 var errUnfinished = errors.New("sandbox was never finished")
 
 // adopt returns the box of a sandbox that runs, from this machine or an earlier one.
-func (m *Machine) adopt(c *Cell, s *slot) (*box, error) {
+func (m *Machine) adopt(ctx context.Context, c *Cell, s *slot) (*box, error) {
 	if s.box != nil {
 		return s.box, s.box.Err()
 	}
@@ -300,6 +308,11 @@ func (m *Machine) adopt(c *Cell, s *slot) (*box, error) {
 	case !c.Record.Process.Alive():
 		return nil, fmt.Errorf("sandbox %s has ended: %w", c.name(), sandbox.ErrGone)
 	}
+	if c.Record.Saving { // an earlier server died over a snapshot
+		if err := m.proceed(ctx, c); err != nil {
+			return nil, fmt.Errorf("sandbox %s was ended: %w: %w", c.name(), err, sandbox.ErrGone)
+		}
+	}
 	door, err := Listen(c.Run(), c.Record.Token)
 	if err != nil {
 		return nil, err
@@ -307,7 +320,7 @@ func (m *Machine) adopt(c *Cell, s *slot) (*box, error) {
 	return m.keep(c, s, door), nil
 }
 
-// make makes a sandbox where nothing is.
+// make makes a sandbox where nothing is, or where it was prepared.
 func (m *Machine) make(ctx context.Context, c *Cell, s *slot, spec sandbox.Spec) (*box, error) {
 	door, err := m.launch(ctx, c, spec)
 	if err == nil {
@@ -317,7 +330,14 @@ func (m *Machine) make(ctx context.Context, c *Cell, s *slot, spec sandbox.Spec)
 }
 
 func (m *Machine) launch(ctx context.Context, c *Cell, spec sandbox.Spec) (*Door, error) {
-	if err := c.begin(); err != nil {
+	var err error
+	if spec.Resume == nil {
+		err = c.begin()
+	} else {
+		c.Record.Prepared = false // what comes now is not tried twice on the same files
+		err = c.save()
+	}
+	if err != nil {
 		return nil, err
 	}
 	door, err := Listen(c.Run(), c.Record.Token)
@@ -342,6 +362,8 @@ func (m *Machine) keep(c *Cell, s *slot, door *Door) *box {
 	s.box = b
 	m.watchers.Go(func() {
 		if b.cell.Record.Process.Wait(m.life) == nil {
+			b.saving.Lock() // a snapshot knows better why
+			b.saving.Unlock()
 			b.finish(sandbox.EndExited, "its first process has ended")
 		}
 	})
@@ -374,10 +396,14 @@ func exists(path string) bool {
 	return !errors.Is(err, os.ErrNotExist)
 }
 
-// asSandbox keeps a nil box from becoming an interface that is not nil.
-func asSandbox(b *box, err error) (sandbox.Sandbox, error) {
-	if err != nil {
+// sandbox is what callers get of a box: with the methods for what the launcher can do, and
+// never a nil box in an interface that is not nil.
+func (m *Machine) sandbox(b *box, err error) (sandbox.Sandbox, error) {
+	switch {
+	case err != nil:
 		return nil, err
+	case m.saver != nil:
+		return savable{b}, nil
 	}
 	return b, nil
 }

@@ -39,6 +39,28 @@ func NewRoots(dir string, images sandbox.Images) *Roots {
 // Find returns the root for the sandbox that spec describes. An image is in the record
 // of the cell when Find returns, so that it is kept for as long as the cell is there.
 func (r *Roots) Find(ctx context.Context, c *Cell, spec sandbox.Spec) (Root, error) {
+	root, err := r.Look(ctx, spec)
+	if err != nil || !root.IsImage() {
+		return root, err
+	}
+	c.Record.Image = root.Digest
+	if err := c.save(); err != nil {
+		return Root{}, err
+	}
+	if len(spec.Layers) > 0 {
+		if p, ok := r.images.(sandbox.MountPointer); ok {
+			image := sandbox.Image{Reference: spec.Image, Digest: root.Digest, Dir: root.Dir, Env: root.Env}
+			if err := p.AddMountPoints(ctx, image, spec.Layers); err != nil {
+				return Root{}, err
+			}
+		}
+	}
+	return root, nil
+}
+
+// Look returns the root that a sandbox for spec would get now. Nothing keeps an image
+// there for it.
+func (r *Roots) Look(ctx context.Context, spec sandbox.Spec) (Root, error) {
 	if spec.Image == "" {
 		s, err := r.For(spec.Layers)
 		return Root{Dir: s.Dir, Binds: s.Binds}, err
@@ -52,17 +74,6 @@ func (r *Roots) Find(ctx context.Context, c *Cell, spec sandbox.Spec) (Root, err
 	}
 	if !filepath.IsAbs(image.Dir) || image.Digest == "" {
 		return Root{}, fmt.Errorf("image %.100q has no directory or no digest", spec.Image)
-	}
-	c.Record.Image = image.Digest
-	if err := c.save(); err != nil {
-		return Root{}, err
-	}
-	if len(spec.Layers) > 0 {
-		if p, ok := r.images.(sandbox.MountPointer); ok {
-			if err := p.AddMountPoints(ctx, image, spec.Layers); err != nil {
-				return Root{}, err
-			}
-		}
 	}
 	return Root{Dir: image.Dir, Env: image.Env, Digest: image.Digest}, nil
 }

@@ -1,0 +1,122 @@
+package gvisor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/sojourn-dev/sojourn/sandbox"
+	"github.com/sojourn-dev/sojourn/sandbox/internal/local"
+)
+
+// buildName is the file in a cell's private directory that says what its sandbox was
+// made of.
+const buildName = "build"
+
+// Save stops all tasks of the sandbox and lets the sentry write them to dir. It asks the
+// sentry to stay: so a disk that is full ends a snapshot and not the sandbox.
+func (l *launcher) Save(ctx context.Context, c *local.Cell, dir string) error {
+	if _, err := l.runsc(ctx, c, "pause", c.ID); err != nil {
+		return err
+	}
+	// Pages are read back faster as they are, and whoever stores them can compress.
+	_, err := l.runsc(ctx, c, "checkpoint", "--leave-running", "--compression=none", "--image-path="+dir, c.ID)
+	return err
+}
+
+// Continue lets the tasks of a sandbox go on. When nobody knows whether they stand still,
+// because a pause was broken off, it returns an error.
+func (l *launcher) Continue(ctx context.Context, c *local.Cell) error {
+	// A command that an earlier server left behind could stop them again.
+	if err := endCommands(ctx, c.ID); err != nil {
+		return err
+	}
+	out, err := l.runsc(ctx, c, "state", c.ID)
+	if err != nil {
+		return err
+	}
+	var state struct {
+		Status string `json:"status"`
+	}
+	if err := json.Unmarshal(out, &state); err != nil {
+		return fmt.Errorf("read the state of the sandbox: %w", err)
+	}
+	if state.Status != "paused" {
+		return fmt.Errorf("the sandbox is %.20q, and may stand still", state.Status)
+	}
+	_, err = l.runsc(ctx, c, "resume", c.ID)
+	return err
+}
+
+// endCommands ends the commands of runsc that are busy with a cell, and not the sentry and
+// the gofer.
+func endCommands(ctx context.Context, id string) error {
+	ps, err := local.ProcessesNaming(id)
+	if err != nil {
+		return err
+	}
+	for _, p := range ps {
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID))
+		if err != nil {
+			continue // it has ended
+		}
+		name, _, _ := strings.Cut(string(line), "\x00")
+		if strings.HasPrefix(filepath.Base(name), "runsc-") {
+			continue
+		}
+		if err := errors.Join(p.Kill(), p.Wait(ctx)); err != nil {
+			return fmt.Errorf("end process %d: %w", p.PID, err)
+		}
+	}
+	return nil
+}
+
+// Build is what the cell's processes run on. It must still be so, because a restore reads
+// programs and libraries anew from where they are.
+func (l *launcher) Build(_ context.Context, c *local.Cell) (string, error) {
+	b, err := os.ReadFile(filepath.Join(c.Private(), buildName))
+	if errors.Is(err, os.ErrNotExist) {
+		return "", fmt.Errorf("the sandbox was made by an earlier version: %w", sandbox.ErrUnsupported)
+	}
+	if err != nil {
+		return "", fmt.Errorf("read what the sandbox was made of: %w", err)
+	}
+	var n note
+	if err := json.Unmarshal(b, &n); err != nil {
+		return "", fmt.Errorf("read what the sandbox was made of: %w", err)
+	}
+	now, err := l.identify(n.Root, n.Layers)
+	if err != nil {
+		return "", err
+	}
+	now.Spec = n.Build.Spec
+	if what := n.Build.differs(now); what != "" {
+		return "", fmt.Errorf("%s changed since the sandbox was made: %w", what, sandbox.ErrUnsupported)
+	}
+	return n.Build.String(), nil
+}
+
+// Usable compares what the snapshot was made on with what there is.
+func (l *launcher) Usable(ctx context.Context, spec sandbox.Spec) error {
+	was, err := parseBuild(spec.Resume.Snapshot.Build)
+	if err != nil {
+		return err
+	}
+	root, err := l.roots.Look(ctx, spec)
+	if err != nil {
+		return err
+	}
+	is, err := l.identify(root, spec.Layers)
+	if err != nil {
+		return err
+	}
+	is.Spec = digestSpec(bundle(&local.Cell{}, root, l.executable, spec))
+	if what := was.differs(is); what != "" {
+		return fmt.Errorf("%s is not what the snapshot was made with: %w", what, sandbox.ErrUnsupported)
+	}
+	return nil
+}
