@@ -364,7 +364,7 @@ func (m *Machine) keep(c *Cell, s *slot, door *Door) *box {
 		if b.cell.Record.Process.Wait(m.life) == nil {
 			b.saving.Lock() // a snapshot knows better why
 			b.saving.Unlock()
-			b.finish(sandbox.EndExited, "its first process has ended")
+			b.finish(m.endOf(&b.cell))
 		}
 	})
 	return b
