@@ -20,7 +20,7 @@ import (
 func demo(ctx context.Context, io stdio, args []string) error {
 	fs := flag.NewFlagSet("demo", flag.ContinueOnError)
 	fs.SetOutput(io.err)
-	driver := fs.String("driver", "auto", "sandbox driver: auto, gvisor or namespace")
+	driver := fs.String("driver", "auto", "sandbox driver: auto, gvisor, namespace or docker")
 	runtime := fs.String("runtime", "script", "agent program; the demo's turns are written for script")
 	keep := fs.Bool("keep", false, "keep the data directory")
 	if err := fs.Parse(args); err != nil {

@@ -52,7 +52,7 @@ func doctor(ctx context.Context, io stdio, args []string) error {
 	for _, row := range drivers {
 		report := runProbe(ctx, row, dir, exe)
 		report.Driver = row.name
-		if report.Available && r.Auto == "" {
+		if report.Available && r.Auto == "" && !row.onRequest {
 			r.Auto = row.name
 		}
 		r.Drivers = append(r.Drivers, report)

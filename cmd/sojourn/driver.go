@@ -15,20 +15,24 @@ import (
 	"time"
 
 	"github.com/sojourn-dev/sojourn/sandbox"
+	"github.com/sojourn-dev/sojourn/sandbox/docker"
 	"github.com/sojourn-dev/sojourn/sandbox/gvisor"
 	"github.com/sojourn-dev/sojourn/sandbox/namespace"
 )
 
 // driverRow is one sandbox driver that this binary has.
 type driverRow struct {
-	name  string
-	probe func(ctx context.Context, dir, executable string) sandbox.Report
-	open  func(dir, executable string) (sandbox.Driver, error)
+	name string
+	// onRequest says that auto never takes the driver.
+	onRequest bool
+	probe     func(ctx context.Context, dir, executable string) sandbox.Report
+	open      func(dir, executable string) (sandbox.Driver, error)
 }
 
 // drivers lists the drivers, the one with the strongest wall first: auto takes
-// the first that works here.
+// the first that works here and needs no word of the operator.
 var drivers = []driverRow{
+	engineRow(docker.NameMicroVM, sandbox.IsolationMicroVM, true),
 	{
 		name: gvisor.Name,
 		probe: func(ctx context.Context, dir, exe string) sandbox.Report {
@@ -53,6 +57,22 @@ var drivers = []driverRow{
 			return namespace.Open(namespace.Config{Dir: dir, Executable: exe})
 		},
 	},
+	engineRow(docker.Name, "", false),
+}
+
+// engineRow is the driver of a container engine, whose sandboxes have at least the wall
+// that isolation names.
+func engineRow(name string, isolation sandbox.Isolation, onRequest bool) driverRow {
+	config := func(dir, exe string) docker.Config {
+		return docker.Config{Dir: dir, Executable: exe, Isolation: isolation}
+	}
+	return driverRow{
+		name: name, onRequest: onRequest,
+		probe: func(ctx context.Context, dir, exe string) sandbox.Report {
+			return docker.Probe(ctx, config(dir, exe))
+		},
+		open: func(dir, exe string) (sandbox.Driver, error) { return docker.Open(config(dir, exe)) },
+	}
 }
 
 // chooseDriver opens the driver that the operator asked for, or with "auto" the
@@ -70,7 +90,7 @@ func chooseDriver(ctx context.Context, data, want string, log *slog.Logger) (san
 	known := []string{"auto", "none"}
 	for _, row := range drivers {
 		known = append(known, row.name)
-		if want != "auto" && want != row.name {
+		if want != row.name && (want != "auto" || row.onRequest) {
 			continue
 		}
 		report := probeOnce(ctx, row, data, exe)

@@ -23,6 +23,7 @@ var mayImport = map[string]string{
 	"sandbox/gvisor":            "sandbox sandbox/internal/local",
 	"sandbox/gvisor/gvisortest": "",
 	"sandbox/namespace":         "sandbox sandbox/internal/inroot sandbox/internal/local",
+	"sandbox/docker":            "sandbox sandbox/internal/local",
 	"sandbox/fake":              "internal/keeper internal/link sandbox",
 	"sandbox/sandboxtest":       "internal/checkpoint internal/keeper internal/link sandbox",
 
@@ -64,7 +65,7 @@ var mayImport = map[string]string{
 	"internal/servertest": ". internal/checkpoint internal/harness internal/harness/acp internal/harness/script internal/keeper " +
 		"internal/server internal/store internal/store/sqlite sandbox sandbox/fake",
 	"cmd/sojourn": ". client internal/checkpoint internal/harness internal/harness/acp internal/harness/script internal/keeper " +
-		"internal/server internal/store internal/store/sqlite internal/terminal sandbox sandbox/gvisor sandbox/namespace",
+		"internal/server internal/store internal/store/sqlite internal/terminal sandbox sandbox/docker sandbox/gvisor sandbox/namespace",
 	"internal/terminal": "",
 	"internal/archtest": "",
 }
@@ -73,6 +74,7 @@ var mayImport = map[string]string{
 // program in a program, a database, a wire. A path stands for all below it.
 var mayUse = map[string]string{
 	"gvisor.dev/gvisor":          "sandbox/gvisor", // minutes of compiling
+	"github.com/moby/moby":       "sandbox/docker",
 	"modernc.org/sqlite":         "internal/store/sqlite",
 	"database/sql":               "internal/store internal/store/migration internal/store/sqlite",
 	"github.com/pressly/goose":   "internal/store/migration",
@@ -96,6 +98,8 @@ var never = []struct{ from, to, why string }{
 	{"internal/server", "internal/harness/acp", "only the command names an implementation"},
 	{"sandbox/gvisor", "sandbox/namespace", "drivers never see each other"},
 	{"sandbox/namespace", "sandbox/gvisor", "drivers never see each other"},
+	{"sandbox/docker", "sandbox/gvisor", "drivers never see each other"},
+	{"sandbox/docker", "sandbox/namespace", "drivers never see each other"},
 	{"internal/harness/...", "internal/engine", "a harness is driven, and drives nobody"},
 	{"internal/keeper", "internal/engine", "the keeper runs in the sandbox and knows no session"},
 	{"client", "internal/...", "the client speaks the wire, as anybody's would"},

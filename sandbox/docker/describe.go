@@ -47,13 +47,12 @@ var (
 
 // options describes a sandbox to the engine.
 func (l *launcher) options(ctx context.Context, c *local.Cell, spec sandbox.Spec) (client.ContainerCreateOptions, error) {
-	image, unset := l.root, []string(nil)
+	img, err := image{id: l.root}, error(nil)
 	if spec.Image != "" {
-		img, err := l.images.ensure(ctx, spec.Image)
-		if err != nil {
-			return client.ContainerCreateOptions{}, err
-		}
-		image, unset = img.id, img.unset
+		img, err = l.images.ensure(ctx, spec.Image)
+	}
+	if err != nil {
+		return client.ContainerCreateOptions{}, err
 	}
 	ms, err := l.mounts(c, spec)
 	if err != nil {
@@ -62,12 +61,12 @@ func (l *launcher) options(ctx context.Context, c *local.Cell, spec sandbox.Spec
 	return client.ContainerCreateOptions{
 		Name: nameIn(c),
 		Config: &container.Config{
-			Image:      image,
+			Image:      img.id,
 			Hostname:   "sojourn",
 			User:       l.user(),
 			Entrypoint: c.KeeperArgs(),
 			Cmd:        []string{},
-			Env:        append(c.KeeperEnv(), unset...),
+			Env:        environment(c, img.env),
 			WorkingDir: "/",
 			Labels: map[string]string{
 				labelServer: l.server, labelCell: c.Dir,

@@ -56,7 +56,11 @@ type Driver struct {
 	launcher *launcher
 }
 
-var _ sandbox.Driver = (*Driver)(nil)
+var (
+	_ sandbox.Driver  = (*Driver)(nil)
+	_ sandbox.Warmer  = (*Driver)(nil)
+	_ sandbox.Cleaner = (*Driver)(nil)
+)
 
 // Open returns the driver of a directory. It talks to the engine, imports the root image
 // if it is not there, and removes what no sandbox of the directory owns. It does not try
@@ -79,7 +83,7 @@ func Open(cfg Config) (*Driver, error) {
 	return d, nil
 }
 
-func open(ctx context.Context, cfg Config, e *engine) (_ *Driver, err error) {
+func open(ctx context.Context, cfg Config, e *engine) (*Driver, error) {
 	if !filepath.IsAbs(cfg.Dir) {
 		return nil, fmt.Errorf("directory %q is not absolute", cfg.Dir)
 	}
@@ -92,39 +96,19 @@ func open(ctx context.Context, cfg Config, e *engine) (_ *Driver, err error) {
 	}
 	l := &launcher{
 		engine: e, server: server, executable: cfg.Executable, skeletons: local.NewSkeletons(filepath.Clean(cfg.Dir)),
-		images: images{engine: e, server: server, allowed: cfg.Images, pull: cfg.Pull, login: cfg.Credentials, progress: cfg.Progress},
+		images: images{engine: e, allowed: cfg.Images, pull: cfg.Pull, login: cfg.Credentials, progress: cfg.Progress},
+	}
+	if err := l.prepareRoot(ctx); err != nil {
+		return nil, err
 	}
 	m, err := local.Open(nameOf(cfg), cfg.Dir, e.capabilities(len(cfg.Images) > 0), l)
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, m.Close())
-		}
-	}()
-	d := &Driver{machine: m, launcher: l}
 	if err := l.skeletons.Prepare(m); err != nil {
-		return nil, err
+		return nil, errors.Join(err, m.Close())
 	}
-	if err := l.prepareRoot(ctx); err != nil {
-		return nil, err
-	}
-	return d, d.sweep(ctx)
-}
-
-// sweep removes what the engine has of cells that are not in the directory.
-func (d *Driver) sweep(ctx context.Context) error {
-	orphans, err := d.orphans(ctx)
-	if err != nil {
-		return err
-	}
-	for _, o := range orphans {
-		if err := d.launcher.remove(ctx, o.id); err != nil {
-			return fmt.Errorf("remove what no sandbox owns: %w", err)
-		}
-	}
-	return nil
+	return &Driver{machine: m, launcher: l}, nil
 }
 
 // Name is "docker", or "microvm" where that was asked for.
@@ -150,7 +134,7 @@ func (d *Driver) List(ctx context.Context) ([]sandbox.Handle, error) {
 	if err != nil {
 		return nil, err
 	}
-	orphans, err := d.orphans(ctx)
+	orphans, err := d.launcher.orphans(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -174,7 +158,7 @@ func (d *Driver) Remove(ctx context.Context, h sandbox.Handle) error {
 		return err
 	}
 	// A handle without data may be of what the engine alone still has.
-	orphans, err := d.orphans(ctx)
+	orphans, err := d.launcher.orphans(ctx)
 	if err != nil {
 		return err
 	}
@@ -189,24 +173,18 @@ func (d *Driver) Remove(ctx context.Context, h sandbox.Handle) error {
 	return nil
 }
 
-// orphans returns what the engine has for this directory and the directory has not. The
-// engine is asked first: what is begun meanwhile is in the directory before it is in the
-// engine.
-func (d *Driver) orphans(ctx context.Context) ([]made, error) {
-	all, err := d.launcher.made(ctx)
-	if err != nil || len(all) == 0 {
-		return nil, err
-	}
-	var orphans []made
-	for _, o := range all {
-		if _, err := os.Lstat(filepath.Join(o.dir)); errors.Is(err, os.ErrNotExist) {
-			orphans = append(orphans, o)
-		}
-	}
-	return orphans, nil
+// Warm makes there be n sandboxes ready for a spec; see sandbox.Warmer.
+func (d *Driver) Warm(ctx context.Context, spec sandbox.Spec, n int) error {
+	return d.machine.Warm(ctx, spec, n)
 }
 
-// Close lets go of all sandboxes; they run on.
+// Ready is how many sandboxes are ready for a spec; see sandbox.Warmer.
+func (d *Driver) Ready(spec sandbox.Spec) int { return d.machine.Ready(spec) }
+
+// Leftovers is what an earlier server left and could not be removed; see sandbox.Cleaner.
+func (d *Driver) Leftovers() error { return d.machine.Leftovers() }
+
+// Close lets go of all sandboxes; they run on. It ends those that are ready.
 func (d *Driver) Close() error {
 	return errors.Join(d.machine.Close(), d.launcher.engine.Close())
 }

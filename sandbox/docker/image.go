@@ -14,6 +14,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sojourn-dev/sojourn/sandbox"
+	"github.com/sojourn-dev/sojourn/sandbox/internal/local"
 )
 
 // maxReference is how long a reference of an image may be.
@@ -42,7 +43,6 @@ type Progress struct {
 // images are the root file systems that sessions may name.
 type images struct {
 	engine   *engine
-	server   string
 	allowed  []string
 	pull     PullPolicy
 	login    func(ctx context.Context, registry string) (user, password string, err error)
@@ -51,14 +51,14 @@ type images struct {
 
 // image is one that the engine has.
 type image struct {
-	id    string   // what sandboxes are made from: a name could move to another image
-	unset []string // variables of the image that sandboxes must not get
+	id  string   // what sandboxes are made from: a name could move to another image
+	env []string // that it asks for
 }
 
 // ensure makes the engine have the image.
 func (s *images) ensure(ctx context.Context, ref string) (image, error) {
 	if !s.allows(ref) {
-		return image{}, fmt.Errorf("image %.100q is not one that the operator allows: %w", ref, sandbox.ErrUnsupported)
+		return image{}, notAllowed(ref)
 	}
 	img, digest, err := s.look(ctx, ref)
 	missing := cerrdefs.IsNotFound(err)
@@ -97,22 +97,36 @@ func (s *images) look(ctx context.Context, ref string) (image, string, error) {
 	}
 	img := image{id: r.ID}
 	if r.Config != nil {
-		img.unset = unwanted(r.Config.Env)
+		img.env = r.Config.Env
 	}
 	return img, digestOf(ref, r.RepoDigests), nil
 }
 
-// unwanted names the variables of an image that would speak to the keeper. An entry
-// without "=" takes a variable away.
-func unwanted(env []string) []string {
-	var names []string
+// environment is the keeper's, over that of the image. An engine adds what it finds in
+// the image: an entry without "=" takes a variable away again.
+func environment(c *local.Cell, image []string) []string {
+	env := c.KeeperEnv(image...)
+	kept := make(map[string]bool)
 	for _, e := range env {
 		name, _, _ := strings.Cut(e, "=")
-		if strings.HasPrefix(name, "SOJOURN_") && name != sandbox.TokenVariable {
-			names = append(names, name)
+		kept[name] = true
+	}
+	for _, e := range image {
+		if name, _, _ := strings.Cut(e, "="); name != "" && !kept[name] {
+			env = append(env, name)
 		}
 	}
-	return names
+	return env
+}
+
+// Resolve returns the id of the image that a reference means now.
+func (l *launcher) Resolve(ctx context.Context, ref string) (string, error) {
+	img, err := l.images.ensure(ctx, ref)
+	return img.id, err
+}
+
+func notAllowed(ref string) error {
+	return fmt.Errorf("image %.100q is not one that the operator allows: %w", ref, sandbox.ErrUnsupported)
 }
 
 // digestOf picks the digest under which the repository of ref knows the image.

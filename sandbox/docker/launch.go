@@ -40,9 +40,11 @@ type launcher struct {
 }
 
 var (
-	_ local.Launcher = (*launcher)(nil)
-	_ local.Coroner  = (*launcher)(nil)
-	_ local.Meter    = (*launcher)(nil)
+	_ local.Launcher   = (*launcher)(nil)
+	_ local.Coroner    = (*launcher)(nil)
+	_ local.Meter      = (*launcher)(nil)
+	_ local.Reconciler = (*launcher)(nil)
+	_ local.Resolver   = (*launcher)(nil)
 )
 
 // nameIn is what the engine calls a cell.
@@ -204,6 +206,36 @@ func (l *launcher) made(ctx context.Context) ([]made, error) {
 		}
 	}
 	return all, nil
+}
+
+// Reconcile removes what the engine has of cells that are not in the directory.
+func (l *launcher) Reconcile(ctx context.Context, _ map[string]bool) error {
+	orphans, err := l.orphans(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, o := range orphans {
+		errs = append(errs, l.remove(ctx, o.id))
+	}
+	return errors.Join(errs...)
+}
+
+// orphans returns what the engine has for this directory and the directory has not. The
+// engine is asked first: what is begun meanwhile is in the directory before it is in the
+// engine.
+func (l *launcher) orphans(ctx context.Context) ([]made, error) {
+	all, err := l.made(ctx)
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	var orphans []made
+	for _, o := range all {
+		if _, err := os.Lstat(o.dir); errors.Is(err, os.ErrNotExist) {
+			orphans = append(orphans, o)
+		}
+	}
+	return orphans, nil
 }
 
 // EndOf says why a sandbox has ended by itself.
