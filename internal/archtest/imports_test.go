@@ -24,6 +24,7 @@ var mayImport = map[string]string{
 	"sandbox/gvisor/gvisortest": "",
 	"sandbox/namespace":         "sandbox sandbox/internal/inroot sandbox/internal/local",
 	"sandbox/docker":            "sandbox sandbox/internal/local",
+	"sandbox/warm":              "sandbox",
 	"sandbox/fake":              "internal/keeper internal/link sandbox",
 	"sandbox/sandboxtest":       "internal/checkpoint internal/keeper internal/link sandbox",
 
