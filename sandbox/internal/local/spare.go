@@ -76,7 +76,7 @@ func (m *Machine) kindOf(ctx context.Context, spec sandbox.Spec) (kind, error) {
 		}
 		means = append(means, fmt.Sprintf("%d:%d", st.Dev, st.Ino))
 	}
-	return kind{asked: askedOf(spec), means: fmt.Sprint(means)}, nil
+	return kind{asked: askedOf(spec), means: fmt.Sprint(means)}, nil // "[]" at least
 }
 
 // Warm makes there be n spares for a spec; see sandbox.Warmer.
@@ -101,9 +101,12 @@ func (m *Machine) Warm(ctx context.Context, spec sandbox.Spec, n int) error {
 	case <-ctx.Done():
 		return fmt.Errorf("wait for another to warm sandboxes: %w", context.Cause(ctx))
 	}
-	k, err := m.kindOf(ctx, spec)
-	if err != nil {
-		return err
+	k := kind{asked: askedOf(spec)} // which fits no spare
+	if n > 0 {
+		var err error
+		if k, err = m.kindOf(ctx, spec); err != nil {
+			return err
+		}
 	}
 	for _, w := range m.surplus(k, n) {
 		w.stop()
