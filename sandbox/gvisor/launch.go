@@ -80,6 +80,11 @@ func (l *launcher) start(ctx context.Context, c *local.Cell, resume *sandbox.Res
 	return pid, nil
 }
 
+// Resolve returns the digest of an image; see local.Resolver.
+func (l *launcher) Resolve(ctx context.Context, reference string) (string, error) {
+	return l.roots.Resolve(ctx, reference)
+}
+
 // Kill ends the sentry, the gofer and every runsc that is busy with them: all of them have
 // the id of the cell among their arguments.
 func (l *launcher) Kill(ctx context.Context, c *local.Cell) error {

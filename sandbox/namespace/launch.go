@@ -75,6 +75,11 @@ func (l *launcher) Launch(ctx context.Context, c *local.Cell, spec sandbox.Spec)
 	return process, child.Release() // whoever sees its end reaps it
 }
 
+// Resolve returns the digest of an image; see local.Resolver.
+func (l *launcher) Resolve(ctx context.Context, reference string) (string, error) {
+	return l.roots.Resolve(ctx, reference)
+}
+
 // Kill ends the keeper; the kernel ends everything else in its process namespace
 // before the keeper counts as dead.
 func (l *launcher) Kill(ctx context.Context, c *local.Cell) error {

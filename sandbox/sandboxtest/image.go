@@ -58,10 +58,17 @@ func RunImage(t *testing.T, open Open, images sandbox.Images, reference string) 
 	before := listTree(t, image.Dir)
 	spec := sandbox.Spec{Image: reference, Layers: []sandbox.Mount{{Source: layer, Target: "/opt/agent/layer"}}}
 	for i, session := range []string{"first", "second"} {
+		w, warms := d.(sandbox.Warmer)
+		if warms = warms && i == 1; warms { // the second one is made ahead
+			warm(t, w, spec, 1)
+		}
 		spec.Session, spec.Epoch = session, int64(i)
 		sb, err := d.Create(within(t), spec)
 		if err != nil {
 			t.Fatalf("Create(%s) on an image = %v", session, err)
+		}
+		if warms && w.Ready(spec) != 0 {
+			t.Error("Create did not take the sandbox that was ready on this image")
 		}
 		c := connect(t, sb)
 		p := link.StartParams{

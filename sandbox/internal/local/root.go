@@ -78,6 +78,15 @@ func (r *Roots) Look(ctx context.Context, spec sandbox.Spec) (Root, error) {
 	return Root{Dir: image.Dir, Env: image.Env, Digest: image.Digest}, nil
 }
 
+// Resolve returns the digest of the image that a reference means now.
+func (r *Roots) Resolve(ctx context.Context, reference string) (string, error) {
+	if r.images == nil {
+		return "", fmt.Errorf("image %.100q: %w", reference, sandbox.ErrUnsupported)
+	}
+	image, err := r.images.Ensure(ctx, reference)
+	return image.Digest, err
+}
+
 // ImagesInUse returns the digests of the images that cells of the directory name.
 func (m *Machine) ImagesInUse() (map[string]bool, error) {
 	entries, err := os.ReadDir(m.root)

@@ -38,7 +38,9 @@ type spare struct {
 // kind says for which specs a spare can be used.
 type kind struct {
 	asked string // the spec in words
-	means string // what the words meant when it was made: the image, the layers
+	// What the words meant when it was made: the digest of the image, and the
+	// directories of the layers.
+	image, layers string
 }
 
 // askedOf is all of a spec but whose it is.
@@ -57,26 +59,25 @@ func askedOf(spec sandbox.Spec) string {
 // kindOf finds out what a spec means at the moment: a tag of an image can be moved, and
 // a layer be replaced by another directory with the same path.
 func (m *Machine) kindOf(ctx context.Context, spec sandbox.Spec) (kind, error) {
-	var means []string
+	k := kind{asked: askedOf(spec), layers: "|"} // never ""
 	if spec.Image != "" {
 		r, ok := m.launcher.(Resolver)
 		if !ok {
 			return kind{}, fmt.Errorf("warm sandbox of image %.100q: %w", spec.Image, sandbox.ErrUnsupported)
 		}
-		digest, err := r.Resolve(ctx, spec.Image)
-		if err != nil {
+		var err error
+		if k.image, err = r.Resolve(ctx, spec.Image); err != nil {
 			return kind{}, err
 		}
-		means = append(means, digest)
 	}
 	for _, l := range spec.Layers {
 		var st unix.Stat_t
 		if err := unix.Stat(l.Source, &st); err != nil {
 			return kind{}, fmt.Errorf("layer %s: %w", l.Source, err)
 		}
-		means = append(means, fmt.Sprintf("%d:%d", st.Dev, st.Ino))
+		k.layers += fmt.Sprintf("%d:%d|", st.Dev, st.Ino)
 	}
-	return kind{asked: askedOf(spec), means: fmt.Sprint(means)}, nil // "[]" at least
+	return k, nil
 }
 
 // Warm makes there be n spares for a spec; see sandbox.Warmer.
@@ -150,7 +151,11 @@ func (m *Machine) makeSpare(ctx context.Context, spec sandbox.Spec, k kind) erro
 	c := newWarmCell(m.root)
 	door, err := m.launch(ctx, c, spec)
 	if err == nil {
-		if err = m.awaitCall(ctx, c, door); err != nil {
+		err = m.awaitCall(ctx, c, door)
+		if err == nil && c.Record.Image != k.image {
+			err = fmt.Errorf("image %.100q has become another meanwhile", spec.Image)
+		}
+		if err != nil {
 			door.Close()
 		}
 	}

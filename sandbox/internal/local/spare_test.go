@@ -22,6 +22,7 @@ type calling struct {
 }
 
 func (l *calling) Launch(ctx context.Context, c *Cell, spec sandbox.Spec) (Process, error) {
+	c.Record.Image = l.digests[spec.Image]
 	p, err := l.still.Launch(ctx, c, spec)
 	if err == nil && !l.silent {
 		call(l.t, c.Run(), c.Record.Token+"\n")
