@@ -1,6 +1,8 @@
 package gvisor_test
 
 import (
+	"context"
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -8,6 +10,7 @@ import (
 	"github.com/sojourn-dev/sojourn/sandbox"
 	"github.com/sojourn-dev/sojourn/sandbox/gvisor"
 	"github.com/sojourn-dev/sojourn/sandbox/sandboxtest"
+	"github.com/sojourn-dev/sojourn/sandbox/warm"
 )
 
 func TestMain(m *testing.M) {
@@ -27,6 +30,21 @@ func open(dir string) (sandbox.Driver, error) {
 }
 
 func TestSuite(t *testing.T) { sandboxtest.Run(t, sandboxtest.Suite{Open: open}) }
+
+// TestPool runs the suite on sandboxes that were made ahead.
+func TestPool(t *testing.T) {
+	sandboxtest.Run(t, sandboxtest.Suite{Pool: true, Open: func(dir string) (sandbox.Driver, error) {
+		d, err := open(dir)
+		if err != nil {
+			return nil, err
+		}
+		p := warm.Open(d, warm.Config{Min: 1, Max: 2})
+		if err := p.(sandbox.Warmer).Warm(context.Background(), sandbox.Spec{}, 1); err != nil {
+			return nil, errors.Join(err, p.Close())
+		}
+		return p, nil
+	}})
+}
 
 func TestProbe(t *testing.T) {
 	self, err := os.Executable()

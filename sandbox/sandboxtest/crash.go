@@ -48,6 +48,11 @@ func testCrash(t *testing.T, s *Suite) {
 		if hs := list(t, d); len(hs) != 0 {
 			t.Errorf("List after Remove = %+v, want none", hs)
 		}
+		if s.Pool { // it has made others ready meanwhile
+			if err := d.Close(); err != nil {
+				t.Errorf("Close = %v", err)
+			}
+		}
 		if ps := processesOf(t, dir); len(ps) != 0 {
 			t.Errorf("processes left after Remove: %q", ps)
 		}

@@ -27,6 +27,9 @@ type Suite struct {
 	// InProcess says that the sandboxes live and die with the test's process, so
 	// that it makes no sense to kill a server.
 	InProcess bool
+	// Pool says that the driver makes sandboxes ready by itself, so that it cannot
+	// be told how many there are.
+	Pool bool
 }
 
 // Open opens a driver on a directory.

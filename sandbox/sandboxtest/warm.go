@@ -16,6 +16,14 @@ import (
 	"github.com/sojourn-dev/sojourn/sandbox"
 )
 
+// skipPool skips tests that say how many sandboxes are ready.
+func (s *Suite) skipPool(t *testing.T) {
+	t.Helper()
+	if s.Pool {
+		t.Skip("SKIPPED: this driver makes sandboxes ready by itself")
+	}
+}
+
 // openWarmer opens a driver that keeps sandboxes ready, or skips the test.
 func (s *Suite) openWarmer(t *testing.T, dir string) (sandbox.Driver, sandbox.Warmer) {
 	t.Helper()
@@ -39,6 +47,7 @@ func warm(t *testing.T, w sandbox.Warmer, spec sandbox.Spec, n int) {
 }
 
 func testWarm(t *testing.T, s *Suite) {
+	s.skipPool(t)
 	dir := s.newDir(t)
 	d, w := s.openWarmer(t, dir)
 	warm(t, w, sandbox.Spec{}, 2)
@@ -96,6 +105,7 @@ func testWarm(t *testing.T, s *Suite) {
 
 // testWarmFits asks for what is not ready, and for fewer.
 func testWarmFits(t *testing.T, s *Suite) {
+	s.skipPool(t)
 	dir := s.newDir(t)
 	d, w := s.openWarmer(t, dir)
 	layered := sandbox.Spec{Layers: []sandbox.Mount{{Source: t.TempDir(), Target: "/agents/one"}}}
@@ -142,6 +152,7 @@ func testWarmFits(t *testing.T, s *Suite) {
 
 // testWarmRace lets sessions race for the last sandbox that is ready.
 func testWarmRace(t *testing.T, s *Suite) {
+	s.skipPool(t)
 	d, w := s.openWarmer(t, s.newDir(t))
 	warm(t, w, sandbox.Spec{}, 1)
 	var sbs [3]sandbox.Sandbox
@@ -172,6 +183,7 @@ func testWarmRace(t *testing.T, s *Suite) {
 // testWarmRestart restarts the server with one sandbox that was bound and one that was
 // not.
 func testWarmRestart(t *testing.T, s *Suite) {
+	s.skipPool(t)
 	dir := s.newDir(t)
 	d, w := s.openWarmer(t, dir)
 	warm(t, w, sandbox.Spec{}, 2)
@@ -208,6 +220,7 @@ func testWarmRestart(t *testing.T, s *Suite) {
 
 // testWarmCrash kills servers that are busy making sandboxes ready and binding them.
 func testWarmCrash(t *testing.T, s *Suite) {
+	s.skipPool(t)
 	if s.InProcess {
 		t.Skip("SKIPPED: sandboxes of this driver die with the server's process")
 	}
