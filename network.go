@@ -1,6 +1,9 @@
 package sojourn
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // NetworkMode says how much of the network a session's sandboxes are let to.
 type NetworkMode string
@@ -196,37 +199,31 @@ func (f NetworkFilter) rule(h NetworkHost, port int) (NetworkRule, bool) {
 	return NetworkRule{}, false
 }
 
-// AllowsName reports whether there is a port at which the policy lets a sandbox
-// reach host, and why not.
-func (f NetworkFilter) AllowsName(host string) (allowed bool, reason string) {
+// PortsOf returns the ports at which the policy lets a sandbox reach host, or the
+// reason why there are none. all reports that every port is allowed.
+func (f NetworkFilter) PortsOf(host string) (ports []int, all bool, reason string) {
 	if f.mode != NetworkAllow && f.mode != NetworkOpen {
-		return false, NetworkReasonNone
+		return nil, false, NetworkReasonNone
 	}
 	h, ok := ParseNetworkHost(host)
 	if !ok {
-		return false, NetworkReasonBadName
+		return nil, false, NetworkReasonBadName
 	}
 	if f.mode == NetworkOpen {
-		return true, string(NetworkOpen)
+		return nil, true, ""
 	}
 	for _, r := range f.rules {
-		if r.matchesHost(h) {
-			return true, r.text
-		}
-	}
-	return false, NetworkReasonNoRule
-}
-
-// Ports are the ports that the rules name, without those that a rule has by itself
-// (80 and 443), in their order and each once.
-func (f NetworkFilter) Ports() []int {
-	var ports []int
-	seen := make(map[int]bool)
-	for _, r := range f.rules {
-		if r.port != 0 && !seen[r.port] {
-			seen[r.port] = true
+		switch {
+		case !r.matchesHost(h):
+		case r.port != 0:
 			ports = append(ports, r.port)
+		default:
+			ports = append(ports, 80, 443)
 		}
 	}
-	return ports
+	if len(ports) == 0 {
+		return nil, false, NetworkReasonNoRule
+	}
+	slices.Sort(ports)
+	return slices.Compact(ports), false, ""
 }

@@ -142,21 +142,25 @@ func TestNetworkModesDecideAtAll(t *testing.T) {
 	}
 }
 
-func TestNetworkFilterKnowsNamesAndPorts(t *testing.T) {
-	f, err := NetworkPolicy{Mode: NetworkAllow, Allow: []string{"a.test:22", "*.b.test", "c.test:9418", "d.test:22"}}.Compile()
+func TestNetworkFilterKnowsThePortsOfAName(t *testing.T) {
+	f, err := NetworkPolicy{Mode: NetworkAllow, Allow: []string{"a.test:22", "*.b.test", "a.test", "a.test:443", "c.test:9418"}}.Compile()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]bool{"a.test": true, "x.b.test": true, "b.test": false, "e.test": false, "1.2.3": false} {
-		if ok, why := f.AllowsName(name); ok != want {
-			t.Errorf("AllowsName(%s) = %v, %s", name, ok, why)
+	for name, want := range map[string][]int{
+		"a.test": {22, 80, 443}, "X.b.test.": {80, 443}, "c.test": {9418}, "b.test": nil, "e.test": nil, "1.2.3": nil,
+	} {
+		ports, all, why := f.PortsOf(name)
+		if !slices.Equal(ports, want) || all || (why == "") != (want != nil) {
+			t.Errorf("PortsOf(%s) = %v, %v, %q, want %v", name, ports, all, why, want)
 		}
 	}
-	if got := f.Ports(); !slices.Equal(got, []int{22, 9418}) {
-		t.Errorf("Ports = %v, want [22 9418]", got)
+	if ports, all, why := (NetworkFilter{}).PortsOf("a.test"); ports != nil || all || why != NetworkReasonNone {
+		t.Errorf("the zero filter: PortsOf = %v, %v, %s", ports, all, why)
 	}
-	if ok, why := (NetworkFilter{}).AllowsName("a.test"); ok || why != NetworkReasonNone {
-		t.Errorf("the zero filter: AllowsName = %v, %s", ok, why)
+	f, err = NetworkPolicy{Mode: NetworkOpen}.Compile()
+	if _, all, _ := f.PortsOf("a.test"); err != nil || !all {
+		t.Errorf("the mode open: PortsOf = %v, %v", all, err)
 	}
 }
 
