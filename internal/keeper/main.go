@@ -64,6 +64,10 @@ func Main(args []string) int {
 		log.Warn("the keeper's token is still in the memory of its first environment")
 	}
 	k := New(Config{Epoch: *epoch, Init: os.Getpid() == 1, Log: log})
+	if cfg, ok := systemWay(*socket); ok && os.Getpid() == 1 {
+		w := openWay(cfg, log)
+		defer w.close()
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
 	defer stop()
 	defer context.AfterFunc(ctx, func() { k.shutdown(stopGrace) })() // not when Main ends by itself

@@ -250,7 +250,7 @@ var etcMade = map[string]string{
 	"group":         "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n",
 	"hosts":         "127.0.0.1 localhost\n::1 localhost\n127.0.1.1 sojourn\n",
 	"hostname":      "sojourn\n",
-	"resolv.conf":   "",
+	"resolv.conf":   "nameserver 127.0.0.1\noptions timeout:2 attempts:1\n", // the keeper
 	"nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
 }
 
