@@ -43,6 +43,72 @@ func BenchmarkColdStart(b *testing.B) {
 	b.ReportMetric(median(readies)/median(bares), "ready/bare")
 }
 
+// BenchmarkWarmStart compares a session's way to the first output of a program in a
+// sandbox that was ready with the same in one that has to be made, in turns in the same
+// run.
+func BenchmarkWarmStart(b *testing.B) {
+	d, err := open(b.TempDir())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer d.Close()
+	var warms, colds []time.Duration
+	for i := int64(0); b.Loop(); i++ {
+		colds = append(colds, firstOutput(b, d, 2*i))
+		if err := d.(sandbox.Warmer).Warm(b.Context(), sandbox.Spec{}, 1); err != nil {
+			b.Fatal(err)
+		}
+		warms = append(warms, firstOutput(b, d, 2*i+1))
+	}
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(median(warms), "warm-ms")
+	b.ReportMetric(median(colds), "cold-ms")
+	b.ReportMetric(median(warms)/median(colds), "warm/cold")
+}
+
+// firstOutput makes a sandbox, runs a program in it to its end and destroys it. The time
+// is from asking for the sandbox to having all of the output.
+func firstOutput(b *testing.B, d sandbox.Driver, epoch int64) time.Duration {
+	b.Helper()
+	began := time.Now()
+	sb, err := d.Create(b.Context(), sandbox.Spec{Session: "bench", Epoch: epoch})
+	if err != nil {
+		b.Fatal(err)
+	}
+	conn, err := sb.Dial(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	c, err := link.Open(b.Context(), link.Framed(conn), link.Options{Epoch: epoch})
+	if err != nil {
+		b.Fatal(err)
+	}
+	p := link.StartParams{ProcessID: "first", Argv: []string{"/bin/echo", "hello"}, Cwd: sandbox.WorkspacePath}
+	if err := c.Start(b.Context(), p); err != nil {
+		b.Fatal(err)
+	}
+	var out []byte
+	for after, closed := int64(0), false; !closed; {
+		r, err := c.Read(b.Context(), link.ReadParams{ProcessID: "first", AfterSeq: after, Wait: link.MaxWait})
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, chunk := range r.Chunks {
+			out = append(out, chunk.Data...)
+		}
+		after, closed = r.NextSeq-1, r.Closed
+	}
+	took := time.Since(began)
+	if string(out) != "hello\n" {
+		b.Fatalf("the program printed %q", out)
+	}
+	c.Close()
+	if err := sb.Destroy(context.Background()); err != nil {
+		b.Fatal(err)
+	}
+	return took
+}
+
 // coldStart makes a sandbox and destroys it.
 func coldStart(b *testing.B, d sandbox.Driver, epoch int64) (create, ready time.Duration) {
 	b.Helper()

@@ -58,6 +58,7 @@ func Run(t *testing.T, s Suite) {
 		{"WarmFits", testWarmFits},
 		{"WarmRace", testWarmRace},
 		{"WarmRestart", testWarmRestart},
+		{"WarmSnapshot", testWarmSnapshot},
 		{"WarmCrash", testWarmCrash},
 		{"Snapshot", testSnapshot},
 		{"Removal", testRemoval},

@@ -218,6 +218,25 @@ func testWarmRestart(t *testing.T, s *Suite) {
 	}
 }
 
+// testWarmSnapshot saves the processes of a sandbox that was made ahead. Those of another
+// that is ready are not mixed up with the ones that come back.
+func testWarmSnapshot(t *testing.T, s *Suite) {
+	s.skipPool(t)
+	d, w := s.openWarmer(t, s.newDir(t))
+	resumer(t, d) // skips
+	warm(t, w, sandbox.Spec{}, 2)
+	c := start(t, d, "warm", 3)
+	r := startRemembering(t, c)
+	next := resume(t, d, 4, c, c.snapshot())
+	if got := w.Ready(sandbox.Spec{}); got != 1 {
+		t.Errorf("Ready after a Create with a snapshot = %d, want 1 as before", got)
+	}
+	if err := d.Remove(within(t), c.Handle()); err != nil {
+		t.Errorf("Remove of a sandbox that was saved = %v", err)
+	}
+	r.check(next, 1)
+}
+
 // testWarmCrash kills servers that are busy making sandboxes ready and binding them.
 func testWarmCrash(t *testing.T, s *Suite) {
 	s.skipPool(t)
