@@ -11,12 +11,13 @@ import (
 )
 
 // Probe tries a driver by making a sandbox in a directory of its own below dir, talking
-// to its keeper and destroying it. An empty dir is the system's for temporary files.
+// to its keeper and destroying it. An empty dir is the system's for temporary files. In
+// any other it first removes what a try left that was killed.
 func Probe(ctx context.Context, name string, caps sandbox.Capabilities, dir string,
 	open func(dir string) (sandbox.Driver, error),
 ) sandbox.Report {
 	r := sandbox.Report{Driver: name, Isolation: caps.Isolation, Unprivileged: caps.Unprivileged}
-	err := try(ctx, dir, open)
+	left, err := try(ctx, dir, open)
 	if err != nil {
 		r.Reason = fmt.Sprintf("A sandbox could not be made: %v.", err)
 		r.Fix = fix(caps.Unprivileged)
@@ -27,21 +28,31 @@ func Probe(ctx context.Context, name string, caps sandbox.Capabilities, dir stri
 	if caps.Unprivileged {
 		r.Reason = "A sandbox was made without root and its keeper called."
 	}
+	if left != nil {
+		r.Reason += fmt.Sprintf(" What an earlier try left could not be removed: %v.", left)
+	}
 	return r
 }
 
-func try(ctx context.Context, dir string, open func(dir string) (sandbox.Driver, error)) (err error) {
+// try makes a sandbox; left is why what an earlier try left is still there.
+func try(ctx context.Context, dir string, open func(dir string) (sandbox.Driver, error)) (left, err error) {
 	if dir != "" {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return err
+			return nil, err
 		}
+		left = removeOldProbes(ctx, dir, open)
 	}
-	tmp, err := os.MkdirTemp(dir, "probe-")
+	tmp, lock, err := beginProbe(dir)
 	if err != nil {
-		return err
+		return left, err
 	}
+	defer lock.Close()
 	defer func() { err = errors.Join(err, RemoveTree(tmp)) }()
-	d, err := open(tmp)
+	return left, tryIn(ctx, tmp, open)
+}
+
+func tryIn(ctx context.Context, dir string, open func(dir string) (sandbox.Driver, error)) (err error) {
+	d, err := open(dir)
 	if err != nil {
 		return err
 	}
