@@ -79,6 +79,7 @@ func buildRoot(p plan, trees []int) (how string, err error) {
 	if err := buildDev(p, devs); err != nil {
 		return "", err
 	}
+	openLowPorts()
 	if err := guardProc(); err != nil {
 		return "", err
 	}
