@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/sandbox"
 )
 
@@ -28,7 +27,7 @@ type broker struct {
 	ca     *authority
 }
 
-// newBroker returns the broker for the credentials with these names. The authority of
+// newBroker returns the broker for the credentials with these names, which there are. The authority of
 // the gate is made for the first and stays, because programs in the sandbox keep what
 // they have read of it.
 func (g *Gate) newBroker(names []string) (*broker, error) {
@@ -37,11 +36,7 @@ func (g *Gate) newBroker(names []string) (*broker, error) {
 	}
 	b := &broker{ca: g.authority}
 	for _, name := range names {
-		c := g.e.known[name]
-		if c == nil {
-			return nil, sojourn.Errorf(sojourn.CodeInvalid, "network.credentials: there is none with the name %s.", shown(name))
-		}
-		b.active = append(b.active, c)
+		b.active = append(b.active, g.e.known[name])
 	}
 	if b.ca == nil {
 		ca, err := newAuthority(g.e.domains(), g.e.cfg.Now)

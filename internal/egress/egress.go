@@ -96,6 +96,20 @@ func New(cfg Config) (*Egress, error) {
 	return &Egress{cfg: cfg, log: cfg.Log, known: known}, nil
 }
 
+// Check refuses a policy that no gate can carry out, because it is invalid or names
+// credentials that there are not. The code is invalid.
+func (e *Egress) Check(p sojourn.NetworkPolicy) error {
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	for i, name := range p.Credentials {
+		if e.known[name] == nil {
+			return sojourn.Errorf(sojourn.CodeInvalid, "network.credentials[%d]: there is none with the name %s.", i, name)
+		}
+	}
+	return nil
+}
+
 const (
 	defaultConns = 512
 	defaultIdle  = 30 * time.Minute

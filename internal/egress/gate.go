@@ -81,7 +81,7 @@ func (e *Egress) Open(ctx context.Context, spec Spec) (*Gate, error) {
 		log:    e.log.With("session", spec.Session, "lease_epoch", spec.Epoch),
 		ledger: newLedger(e.cfg.Now, spec.Report),
 	}
-	if err := g.SetPolicy(spec.Policy); err != nil {
+	if err := g.setPolicy(spec.Policy); err != nil {
 		return nil, fmt.Errorf("open egress: %w", err)
 	}
 	ln, err := listen(spec.Dir, e.cfg.MaxConns)
@@ -145,14 +145,22 @@ func (g *Gate) counted(h http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// SetPolicy puts a policy in force, at once: flows that it does not allow are cut.
-func (g *Gate) SetPolicy(p sojourn.NetworkPolicy) error {
-	filter := sojourn.NetworkFilter{}
-	if !p.IsZero() {
-		var err error
-		if filter, err = p.Compile(); err != nil {
-			return err
-		}
+// SetPolicy puts a policy in force, at once: flows that it does not allow are cut. The
+// caller has checked it; one that cannot be carried out lets nothing through.
+func (g *Gate) SetPolicy(p sojourn.NetworkPolicy) {
+	if err := g.setPolicy(p); err != nil {
+		g.log.Error("set network policy: nothing is let through", "error", err)
+		g.enforce(sojourn.NetworkFilter{}, nil)
+	}
+}
+
+func (g *Gate) setPolicy(p sojourn.NetworkPolicy) error {
+	if err := g.e.Check(p); err != nil {
+		return err
+	}
+	filter, err := p.Compile()
+	if err != nil {
+		return err
 	}
 	g.changing.Lock()
 	defer g.changing.Unlock()
@@ -160,12 +168,18 @@ func (g *Gate) SetPolicy(p sojourn.NetworkPolicy) error {
 	if err != nil {
 		return err
 	}
+	g.enforce(filter, broker)
+	return nil
+}
+
+// enforce replaces what is decided by, and cuts what that does not allow.
+func (g *Gate) enforce(filter sojourn.NetworkFilter, b *broker) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.filter, g.broker = filter, broker
+	g.filter, g.broker = filter, b
 	for f := range g.flows {
 		allowed, reason := filter.Allows(f.host, f.port)
-		if allowed && broker.forHost(f.host, f.port) == f.secret {
+		if allowed && b.forHost(f.host, f.port) == f.secret {
 			f.rule = reason
 			continue
 		}
@@ -173,7 +187,6 @@ func (g *Gate) SetPolicy(p sojourn.NetworkPolicy) error {
 		f.cut(&refusal{reason: reasonPolicyChanged})
 		g.ledger.add(f.host, f.port, false, reasonPolicyChanged)
 	}
-	return nil
 }
 
 // enter judges a host and port by the policy in force, and begins a flow if it may be
