@@ -18,6 +18,7 @@ var mayImport = map[string]string{
 
 	// Sandboxes: a driver knows its contract, and what drivers share. The fake one
 	// has a keeper in its own process.
+	"sandbox/image":             "sandbox sandbox/internal/inroot sandbox/internal/local",
 	"sandbox/internal/inroot":   "",
 	"sandbox/internal/local":    "sandbox",
 	"sandbox/gvisor":            "sandbox sandbox/internal/local",
@@ -74,15 +75,16 @@ var mayImport = map[string]string{
 // mayUse says which packages may import what is not ours and has a price: a
 // program in a program, a database, a wire. A path stands for all below it.
 var mayUse = map[string]string{
-	"gvisor.dev/gvisor":          "sandbox/gvisor", // minutes of compiling
-	"github.com/moby/moby":       "sandbox/docker",
-	"modernc.org/sqlite":         "internal/store/sqlite",
-	"database/sql":               "internal/store internal/store/migration internal/store/sqlite",
-	"github.com/pressly/goose":   "internal/store/migration",
-	"gocloud.dev":                "cmd/sojourn internal/checkpoint internal/server internal/servertest sandbox/sandboxtest",
-	"github.com/danielgtaylor":   "internal/api internal/api/cloud internal/api/operator",
-	"github.com/coder/websocket": "internal/link",
-	"github.com/creack/pty":      "internal/keeper",
+	"github.com/google/go-containerregistry": "sandbox/image",
+	"gvisor.dev/gvisor":                      "sandbox/gvisor", // minutes of compiling
+	"github.com/moby/moby":                   "sandbox/docker",
+	"modernc.org/sqlite":                     "internal/store/sqlite",
+	"database/sql":                           "internal/store internal/store/migration internal/store/sqlite",
+	"github.com/pressly/goose":               "internal/store/migration",
+	"gocloud.dev":                            "cmd/sojourn internal/checkpoint internal/server internal/servertest sandbox/sandboxtest",
+	"github.com/danielgtaylor":               "internal/api internal/api/cloud internal/api/operator",
+	"github.com/coder/websocket":             "internal/link",
+	"github.com/creack/pty":                  "internal/keeper",
 }
 
 // never are the walls that no change of the tables above may open: each is a

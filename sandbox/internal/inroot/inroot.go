@@ -83,5 +83,8 @@ func mkdir(root int, parent, name string, perm uint32, made func(string) error) 
 		}
 	}
 	// A link to nothing is in the way, too: EEXIST.
-	return unix.Mkdirat(fd, name, perm)
+	if err := unix.Mkdirat(fd, name, perm); err != nil {
+		return err
+	}
+	return unix.Fchmodat(fd, name, perm, 0) // whatever the umask
 }
