@@ -27,7 +27,7 @@ var mayImport = map[string]string{
 	"sandbox/docker":            "sandbox sandbox/internal/local",
 	"sandbox/warm":              "sandbox",
 	"sandbox/fake":              "internal/keeper internal/link sandbox",
-	"sandbox/sandboxtest":       "internal/checkpoint internal/keeper internal/link sandbox",
+	"sandbox/sandboxtest":       ". internal/checkpoint internal/egress internal/keeper internal/link sandbox",
 
 	// What runs in a sandbox, and the line to it.
 	"internal/link":                "",

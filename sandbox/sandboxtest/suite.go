@@ -66,6 +66,8 @@ func Run(t *testing.T, s Suite) {
 		{"Escapes", testEscapes},
 		{"EscapeByCapture", testEscapeByCapture},
 		{"SetUserID", testSetUserID},
+		{"Egress", testEgress},
+		{"EgressTools", testEgressTools},
 		{"ProcessLimit", testProcessLimit},
 	}
 	for _, test := range tests {
