@@ -3,6 +3,7 @@ package docker
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/netip"
 	"path/filepath"
 	"strconv"
@@ -28,6 +29,9 @@ const (
 const (
 	// openFiles is how many files a process in a sandbox may have open.
 	openFiles = 65_536
+	// maxTasks is how many processes and threads the user of a sandbox may have in all
+	// of Podman's: as many as there are process ids by default.
+	maxTasks = 32_768
 	// oomScore makes the kernel end sandboxes before the server and the host's own
 	// services when memory runs out.
 	oomScore = 500
@@ -80,7 +84,7 @@ func (l *launcher) options(ctx context.Context, c *local.Cell, spec sandbox.Spec
 			LogConfig:     container.LogConfig{Type: "none"},
 			CapDrop:       []string{"ALL"},
 			CapAdd:        l.held(),
-			SecurityOpt:   []string{"no-new-privileges"},
+			SecurityOpt:   l.security,
 			CgroupnsMode:  container.CgroupnsModePrivate,
 			IpcMode:       container.IPCModePrivate,
 			OomScoreAdj:   oomScore,
@@ -154,20 +158,25 @@ func (l *launcher) resources(limits sandbox.Limits) container.Resources {
 		r.CPUPeriod, r.CPUQuota = cpuPeriod, max(int64(limits.MilliCPUs)*cpuPeriod/1000, minCPUQuota)
 	}
 	files := int64(limits.OpenFiles)
-	if files == 0 && mayOpen(openFiles) {
-		files = openFiles
+	if files == 0 {
+		files = min(mayHave(unix.RLIMIT_NOFILE), openFiles)
 	}
-	if files > 0 {
-		r.Ulimits = append(r.Ulimits, &container.Ulimit{Name: "nofile", Soft: files, Hard: files})
+	r.Ulimits = append(r.Ulimits, &container.Ulimit{Name: "nofile", Soft: files, Hard: files})
+	if l.engine.podman { // whose own number is one that not every machine lets it set
+		tasks := min(mayHave(unix.RLIMIT_NPROC), maxTasks)
+		r.Ulimits = append(r.Ulimits, &container.Ulimit{Name: "nproc", Soft: tasks, Hard: tasks})
 	}
 	return r
 }
 
-// mayOpen reports whether this process may have so many open files. Where it may not, an
-// engine of the same machine may not either, and would fail; its own default stays then.
-func mayOpen(files uint64) bool {
+// mayHave is how much of a resource a process may have by the limit of this one: an engine
+// of the same machine with no more rights cannot give more.
+func mayHave(resource int) int64 {
 	var r unix.Rlimit
-	return unix.Getrlimit(unix.RLIMIT_NOFILE, &r) == nil && r.Max >= files
+	if unix.Getrlimit(resource, &r) != nil || r.Max > math.MaxInt64 {
+		return math.MaxInt64
+	}
+	return int64(r.Max)
 }
 
 // parseLabels is the inverse of the labels in options.

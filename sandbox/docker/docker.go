@@ -94,8 +94,12 @@ func open(ctx context.Context, cfg Config, e *engine) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
+	security, err := e.secure(filepath.Clean(cfg.Dir))
+	if err != nil {
+		return nil, err
+	}
 	l := &launcher{
-		engine: e, server: server, executable: cfg.Executable, skeletons: local.NewSkeletons(filepath.Clean(cfg.Dir)),
+		engine: e, server: server, security: security, executable: cfg.Executable, skeletons: local.NewSkeletons(filepath.Clean(cfg.Dir)),
 		images: images{engine: e, allowed: cfg.Images, pull: cfg.Pull, login: cfg.Credentials, progress: cfg.Progress},
 	}
 	if err := l.prepareRoot(ctx); err != nil {

@@ -42,8 +42,9 @@ type engine struct {
 	info      system.Info
 	runtime   string // as the engine lists it
 	isolation sandbox.Isolation
-	rootless  bool // the engine's own root is a plain user
-	uid       int  // of this process
+	rootless  bool   // the engine's own root is a plain user
+	podman    bool
+	uid       int // of this process
 }
 
 // connect finds an engine that can be used as cfg asks.
@@ -168,8 +169,12 @@ func (e *engine) ask(ctx context.Context, path string) error {
 	if err != nil {
 		return fmt.Errorf("ask engine at %s what it can do: %w", path, err)
 	}
-	e.info = r.Info
-	e.rootless = e.secured("rootless")
+	v, err := e.ServerVersion(ctx, client.ServerVersionOptions{})
+	if err != nil {
+		return fmt.Errorf("ask engine at %s for its version: %w", path, err)
+	}
+	e.info, e.rootless = r.Info, secured(r.Info, "rootless")
+	e.podman = slices.ContainsFunc(v.Components, func(c system.ComponentVersion) bool { return c.Name == "Podman Engine" })
 	return e.checkInfo()
 }
 
@@ -192,11 +197,34 @@ func (e *engine) checkInfo() error {
 }
 
 // secured reports whether the engine lists a security option.
-func (e *engine) secured(name string) bool {
-	return slices.ContainsFunc(e.info.SecurityOptions, func(o string) bool {
+func (e *engine) secured(name string) bool { return secured(e.info, name) }
+
+func secured(info system.Info, name string) bool {
+	return slices.ContainsFunc(info.SecurityOptions, func(o string) bool {
 		first, _, _ := strings.Cut(o, ",")
 		return first == "name="+name || first == name
 	})
+}
+
+// secure returns the security options of sandboxes. Docker takes the list of system calls
+// as it is, Podman as a file.
+func (e *engine) secure(dir string) ([]string, error) {
+	security := []string{"no-new-privileges"}
+	if e.isolation != sandbox.IsolationContainer {
+		return security, nil
+	}
+	list, err := filter()
+	if err != nil {
+		return nil, err
+	}
+	if e.podman {
+		path := filepath.Join(dir, filterName)
+		if err := writeWhole(path, list); err != nil {
+			return nil, fmt.Errorf("write list of system calls: %w", err)
+		}
+		list = path
+	}
+	return append(security, "seccomp="+list), nil
 }
 
 // unfiltered reports whether sandboxes would run without a system call filter.

@@ -31,7 +31,8 @@ const (
 // launcher starts and ends sandboxes through the engine.
 type launcher struct {
 	engine     *engine
-	server     string // the id of the driver's directory
+	server     string   // the id of the driver's directory
+	security   []string // the security options of sandboxes
 	executable string
 	skeletons  *local.Skeletons
 	images     images

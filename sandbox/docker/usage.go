@@ -28,14 +28,8 @@ func (l *launcher) Usage(ctx context.Context, c *local.Cell) (sandbox.Usage, err
 	if err := json.NewDecoder(io.LimitReader(r.Body, maxStats)).Decode(&s); err != nil {
 		return sandbox.Usage{}, fmt.Errorf("read what the engine says: %w", err)
 	}
-	u := usageOf(s)
-	i, err := l.engine.ContainerInspect(ctx, nameIn(c), client.ContainerInspectOptions{})
-	if err != nil {
-		return sandbox.Usage{}, fmt.Errorf("ask engine: %w", err)
-	}
-	if s := i.Container.State; s != nil && s.OOMKilled {
-		u.MemoryKills = 1 // the engine does not count
-	}
+	u, n := usageOf(s), readCounters(c.Record.Process.PID)
+	u.MemoryKills, u.ProcessDenied = n.memoryKills, n.processDenied
 	return u, nil
 }
 
