@@ -42,7 +42,7 @@ type engine struct {
 	info      system.Info
 	runtime   string // as the engine lists it
 	isolation sandbox.Isolation
-	rootless  bool   // the engine's own root is a plain user
+	rootless  bool // the engine's own root is a plain user
 	podman    bool
 	uid       int // of this process
 }
