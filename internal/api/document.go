@@ -32,6 +32,23 @@ func (s *Service) streamResponse(page any) *huma.Response {
 	}
 }
 
+// document describes bodies that are not JSON.
+func (op *Operation) document(h *huma.Operation) {
+	binary := func(kind string) map[string]*huma.MediaType {
+		return map[string]*huma.MediaType{kind: {Schema: &huma.Schema{Type: "string", Format: "binary"}}}
+	}
+	if op.Upload != "" {
+		h.RequestBody = &huma.RequestBody{Required: true, Content: binary(op.Upload)}
+	}
+	if op.Download != "" {
+		h.Responses["200"] = &huma.Response{Description: "A body of any size.", Content: binary(op.Download)}
+	}
+	if op.Socket {
+		h.DefaultStatus = http.StatusSwitchingProtocols
+		h.Responses["101"] = &huma.Response{Description: "A WebSocket."}
+	}
+}
+
 // Document serves the OpenAPI document of the operations registered so far at
 // path, to anyone, and returns it.
 func (s *Service) Document(path string) ([]byte, error) {

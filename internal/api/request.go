@@ -23,6 +23,7 @@ type request struct {
 	service *Service
 	id      string
 	http    *http.Request
+	writer  http.ResponseWriter
 	caller  sojourn.Principal // zero until admitted
 }
 
@@ -44,6 +45,7 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r = r.WithContext(context.WithValue(r.Context(), requestKey{}, rq))
 	rq.http = r
 	rec := &recorder{ResponseWriter: w}
+	rq.writer = rec
 	h := rec.Header()
 	h.Set("X-Request-Id", rq.id)
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -124,6 +126,9 @@ func (s *Service) admit(w http.ResponseWriter, r *http.Request, op Operation, ta
 	if err := permitted(who, op.Scope); err != nil {
 		return err
 	}
+	if op.Upload != "" {
+		return checkUpload(r, op.Upload)
+	}
 	return checkBody(w, r, takesBody)
 }
 
@@ -202,7 +207,7 @@ type recorder struct {
 }
 
 func (w *recorder) WriteHeader(status int) {
-	if w.status == 0 && status >= 200 {
+	if w.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
 		w.status = status
 	}
 	w.ResponseWriter.WriteHeader(status)

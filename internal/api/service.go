@@ -98,6 +98,11 @@ type Operation struct {
 	// Page is a value of the type that is answered as JSON by an operation that
 	// may also answer with an event stream; nil for every other operation.
 	Page any
+	// Upload is the media type of a body that the operation takes as it comes, of
+	// any size; see [Upload]. Download is that of an answer of any size. Socket
+	// says that the operation becomes a WebSocket. See [Download], [Upgrade].
+	Upload, Download string
+	Socket           bool
 }
 
 // Register adds an operation. A handler's error is answered by the contract's
@@ -115,9 +120,10 @@ func Register[I, O any](s *Service, op Operation, handle func(context.Context, *
 	if op.Page != nil {
 		h.Responses["200"] = s.streamResponse(op.Page)
 	}
+	op.document(&h)
 	h.Middlewares = huma.Middlewares{func(ctx huma.Context, next func(huma.Context)) {
 		r, w := humago.Unwrap(ctx)
-		if err := s.admit(w, r, op, ctx.Operation().RequestBody != nil); err != nil {
+		if err := s.admit(w, r, op, op.Upload == "" && ctx.Operation().RequestBody != nil); err != nil {
 			s.fail(w, r, err)
 			return
 		}

@@ -83,7 +83,7 @@ var mayUse = map[string]string{
 	"github.com/pressly/goose":               "internal/store/migration",
 	"gocloud.dev":                            "cmd/sojourn internal/checkpoint internal/server internal/servertest sandbox/sandboxtest",
 	"github.com/danielgtaylor":               "internal/api internal/api/cloud internal/api/operator",
-	"github.com/coder/websocket":             "internal/link",
+	"github.com/coder/websocket":             "client internal/api internal/api/operator internal/link",
 	"github.com/creack/pty":                  "internal/keeper",
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/sojourn-dev/sojourn"
@@ -20,6 +21,7 @@ type compute struct {
 	epoch   int64
 	box     sandbox.Sandbox
 	peer    *link.Peer
+	strays  sync.Once     // see clearStrays
 	gate    *gate         // its way to the network
 	felt    sandbox.Usage // what was reported of limits that were reached; under Engine.mu
 }

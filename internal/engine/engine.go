@@ -2,9 +2,11 @@ package engine
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -71,6 +73,7 @@ type Engine struct {
 	log   *slog.Logger
 	work  *work.Engine
 	ready chan struct{}
+	tag   string // tells the passing processes of this engine from those of an earlier one
 
 	base context.Context // ends when Run ends; parent of flights and watchers
 	stop context.CancelCauseFunc
@@ -82,6 +85,7 @@ type Engine struct {
 	flights  map[sojourn.SessionID]*flight
 	drains   map[sojourn.SessionID]*draining
 	drives   map[sojourn.RunID]*drive
+	shells   map[string]*context.CancelCauseFunc // by session and process: ends the visitor's hold
 }
 
 // New makes an engine. It does nothing until [Engine.Run].
@@ -100,11 +104,12 @@ func New(c Config) (*Engine, error) {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	e := &Engine{
-		cfg: c, log: c.Log, ready: make(chan struct{}),
+		cfg: c, log: c.Log, ready: make(chan struct{}), tag: strings.ToLower(rand.Text()[:12]),
 		computes: map[sojourn.SessionID]*compute{},
 		flights:  map[sojourn.SessionID]*flight{},
 		drains:   map[sojourn.SessionID]*draining{},
 		drives:   map[sojourn.RunID]*drive{},
+		shells:   map[string]*context.CancelCauseFunc{},
 	}
 	e.base, e.stop = context.WithCancelCause(context.Background())
 	e.work = work.New(c.Store, work.Config{

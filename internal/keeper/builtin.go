@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -125,11 +126,19 @@ func paths(p Proc, args []string) ([]string, error) {
 	return list, nil
 }
 
+func isRoot(arg string) bool {
+	clean, err := link.ParsePath(arg)
+	return err == nil && clean == "/"
+}
+
 // tarProgram writes the files or trees that its arguments name to stdout as one
 // archive. Exit code 1 says that the archive is good and something is not in
 // it, 2 that there is no archive. What is left out is on stderr, a line each.
 func tarProgram(ctx context.Context, p Proc) int {
 	names, err := paths(p, p.Args[1:])
+	if err == nil && slices.ContainsFunc(p.Args[1:], isRoot) {
+		err = errors.New("the root directory has no name to copy it under")
+	}
 	if err == nil && len(names) == 0 {
 		err = errors.New("usage: " + link.ProgramTar + " PATH...")
 	}

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -61,6 +62,8 @@ type Config struct {
 	Harness harness.Harness
 	// Dir is where the server keeps everything; "" means a directory of the test.
 	Dir string
+	// Programs are further programs that the sandboxes have, by argv[0].
+	Programs map[string]keeper.Program
 	// WrapStore, if not nil, is put around the store at each start.
 	WrapStore func(store.Store) store.Store
 }
@@ -87,10 +90,9 @@ func Start(t testing.TB, c Config) *Server {
 		c.Dir = t.TempDir()
 	}
 	s := &Server{t: t, cfg: c, Dir: c.Dir, addr: "127.0.0.1:0", bucket: c.Bucket}
-	s.Fake = fake.New(fake.Config{
-		Dir:      filepath.Join(s.Dir, "sandboxes"),
-		Programs: map[string]keeper.Program{sandbox.KeeperPath: script.Run},
-	})
+	programs := map[string]keeper.Program{sandbox.KeeperPath: script.Run}
+	maps.Copy(programs, c.Programs)
+	s.Fake = fake.New(fake.Config{Dir: filepath.Join(s.Dir, "sandboxes"), Programs: programs})
 	if s.bucket == nil {
 		b, err := fileblob.OpenBucket(filepath.Join(s.Dir, "blobs"), &fileblob.Options{
 			CreateDir: true, NoTempDir: true, Metadata: fileblob.MetadataDontWrite,

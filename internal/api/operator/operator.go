@@ -31,6 +31,7 @@ type Engine interface {
 	Events(ctx context.Context, ref engine.Ref, after int64, limit int) ([]sojourn.Event, int64, error)
 	Follow(ctx context.Context, ref engine.Ref, after int64) (*hub.Cursor, error)
 	EnsureWorkspace(ctx context.Context, ref engine.Ref, wait time.Duration) (sojourn.Facts, error)
+	Visit(ctx context.Context, ref engine.Ref, wait time.Duration) (*engine.Visit, error)
 	Capabilities(context.Context) (engine.Capabilities, error)
 }
 
@@ -89,6 +90,9 @@ func build(e Engine, k Keys, c Config) (*api.Service, []byte) {
 	h.turns(s)
 	h.interactions(s)
 	h.events(s)
+	h.shells(s)
+	h.files(s)
+	h.ports(s)
 	h.apiKeys(s)
 	text, err := s.Document(DocumentPath)
 	if err != nil { // the document is made of constants
