@@ -276,7 +276,10 @@ type Capabilities struct {
 	Limits          LimitSupport `json:"limits"`
 	Networks        []Network    `json:"networks"`
 	Images          bool         `json:"images"`       // Spec.Image is understood
-	Unprivileged    bool         `json:"unprivileged"` // the driver runs without root
+	// HostPaths says that programs see the host's paths: the fixed ones are those
+	// of the keeper's protocol only.
+	HostPaths    bool `json:"hostPaths,omitempty"`
+	Unprivileged bool `json:"unprivileged"` // the driver runs without root
 }
 
 // Report is the outcome of trying a driver on this machine by running a process

@@ -21,6 +21,8 @@ var mayImport = map[string]string{
 	"sandbox/image":             "sandbox sandbox/internal/inroot sandbox/internal/local",
 	"sandbox/internal/inroot":   "",
 	"sandbox/internal/local":    "sandbox",
+	"sandbox/internal/filter":   "",
+	"sandbox/process":           "sandbox sandbox/internal/filter sandbox/internal/local",
 	"sandbox/gvisor":            "sandbox sandbox/internal/local",
 	"sandbox/gvisor/gvisortest": "",
 	"sandbox/namespace":         "sandbox sandbox/internal/inroot sandbox/internal/local",

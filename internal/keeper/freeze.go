@@ -196,8 +196,8 @@ func (f *freezer) thaw() {
 // stop thaws for good.
 func (f *freezer) stop() { f.thaw() }
 
-// freezable lists what a freeze stops: as PID 1 everything else, otherwise the
-// trees of the keeper's own processes.
+// freezable lists what a freeze stops: as PID 1 everything else, as the parent of
+// orphans all below the keeper, otherwise the trees of its own processes.
 func (k *Keeper) freezable(self int) func() ([]task, error) {
 	return func() ([]task, error) {
 		if k.cfg.Programs != nil {
@@ -209,6 +209,9 @@ func (k *Keeper) freezable(self int) func() ([]task, error) {
 		}
 		if self == 1 {
 			return slices.DeleteFunc(all, func(t task) bool { return t.pid == 1 }), nil
+		}
+		if k.cfg.Init {
+			return below(all, self), nil
 		}
 		seen := make(map[int]task)
 		for _, p := range k.list() {

@@ -36,7 +36,15 @@ type Config struct {
 	// MapPath turns a path of the sandbox into one of the host; nil means
 	// they are the same. Links are then resolved as the sandbox sees them.
 	MapPath func(string) string
-	// Init makes the keeper wait for every child, as PID 1 must.
+	// Places are directories of the sandbox that lie elsewhere on a host whose
+	// files it shares. They make a MapPath, and are also looked for in the
+	// arguments and the environment of processes, which see the host's paths.
+	Places Places
+	// Env is given to every process whose environment does not name it, as
+	// "name=value". Places are not looked for in it.
+	Env []string
+	// Init makes the keeper wait for every child, as PID 1 must and who takes in
+	// orphans.
 	Init bool
 	// Log gets what has no caller to tell; nil means nowhere.
 	Log *slog.Logger
@@ -68,6 +76,9 @@ type Keeper struct {
 
 // New returns a keeper with no processes.
 func New(cfg Config) *Keeper {
+	if len(cfg.Places) > 0 {
+		cfg.MapPath = cfg.Places.Map
+	}
 	k := &Keeper{
 		cfg: cfg, log: cfg.Log, startedAt: time.Now(), sessionID: rand.Text(), info: describe(cfg),
 		epoch: cfg.Epoch,
@@ -89,7 +100,7 @@ func describe(cfg Config) link.Info {
 	if cfg.Programs != nil {
 		return link.Info{Shell: link.Shell{Name: "sh", Path: "/bin/sh"}, Cwd: "/workspace"}
 	}
-	info := link.Info{Shell: link.Shell{Name: "sh", Path: "/bin/sh"}, Cwd: "/"}
+	info := link.Info{Shell: link.Shell{Name: "sh", Path: "/bin/sh"}, Cwd: "/", Places: cfg.Places.table()}
 	if wd, err := os.Getwd(); err == nil {
 		info.Cwd = wd
 	}

@@ -43,6 +43,10 @@ func Main(args []string) int {
 	flags := flag.NewFlagSet("keeper", flag.ContinueOnError)
 	socket := flags.String("socket", "", "Unix socket of the driver")
 	epoch := flags.Int64("epoch", 0, "oldest epoch accepted")
+	var places Places
+	flags.Var(&places, "place", "INSIDE=HOST: a directory of the sandbox that lies elsewhere; repeatable")
+	var given assignments
+	flags.Var(&given, "env", "NAME=VALUE for every process whose environment does not name it; repeatable")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
@@ -63,7 +67,17 @@ func Main(args []string) int {
 	if !wiped {
 		log.Warn("the keeper's token is still in the memory of its first environment")
 	}
-	k := New(Config{Epoch: *epoch, Init: os.Getpid() == 1, Log: log})
+	cfg := Config{Epoch: *epoch, Init: os.Getpid() == 1, Log: log}
+	if len(places) > 0 {
+		// There is no process namespace either, so orphans come to the keeper only
+		// when it asks for them.
+		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+			log.Error("become the parent of orphans", "err", err)
+			return 1
+		}
+		cfg.Init, cfg.Places, cfg.Env = true, places, given
+	}
+	k := New(cfg)
 	if cfg, ok := systemWay(*socket); ok && os.Getpid() == 1 {
 		w := openWay(cfg, log)
 		defer w.close()

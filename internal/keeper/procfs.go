@@ -3,6 +3,7 @@ package keeper
 import (
 	"bytes"
 	"os"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -158,4 +159,18 @@ func treeOf(all []task, pid int, files map[fileID]bool, self int) []task {
 		}
 	}
 	return tree
+}
+
+// below picks from all the living descendants of the process pid.
+func below(all []task, pid int) []task {
+	in := map[int]bool{pid: true}
+	for grown := true; grown; {
+		grown = false
+		for _, t := range all {
+			if !in[t.pid] && in[t.parent] {
+				in[t.pid], grown = true, true
+			}
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(t task) bool { return !in[t.pid] || t.pid == pid || t.dead() })
 }

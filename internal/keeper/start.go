@@ -147,6 +147,9 @@ func (k *Keeper) begin(p *process, l launch) {
 		return
 	}
 	l.cwd = k.mapPath(l.cwd)
+	if len(k.cfg.Places) > 0 {
+		l.argv, l.env = k.cfg.Places.words(l.argv), defaults(k.cfg.Places.assignments(l.env), k.cfg.Env)
+	}
 	c, err := spawn(k.reap, l, p.spool)
 	if err != nil {
 		var f *startFailure

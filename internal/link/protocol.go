@@ -110,6 +110,9 @@ type ServerExtensions struct {
 type Info struct {
 	Shell Shell  `json:"shell"`
 	Cwd   string `json:"cwd,omitempty"` // absolute, or a file URI from a stock exec-server
+	// Places says where directories of the sandbox really lie, when processes see
+	// them there and not at the paths of the protocol.
+	Places map[string]string `json:"places,omitempty"`
 }
 
 // Shell is the login shell found there.

@@ -7,6 +7,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sojourn-dev/sojourn/sandbox/internal/filter"
 )
 
 // Init is process 1 of a sandbox before it is the keeper: it builds the sandbox and
@@ -81,7 +83,7 @@ func become(p plan, root string) error {
 	if err := dropCapabilities(); err != nil {
 		return err
 	}
-	if err := filterCalls(); err != nil {
+	if err := filter.Allow(); err != nil {
 		return err
 	}
 	say(ready + root + "\n")

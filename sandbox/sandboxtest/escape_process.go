@@ -170,6 +170,8 @@ func dangerousCapabilities(stage) error {
 			held |= set
 		case name == "CapBnd":
 			bound |= set
+		case name == "NoNewPrivs" && set == 1:
+			bound = 0 // it comes later, and nothing can be gained any more
 		}
 	}
 	for _, c := range dangerous {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/sojourn-dev/sojourn/internal/keeper"
-	"github.com/sojourn-dev/sojourn/sandbox"
 )
 
 // The first arguments with which the suite starts the test binary again.
@@ -46,7 +45,7 @@ func inside(what string, args []string) int {
 	case "interfaces":
 		return insideInterfaces()
 	case "knock":
-		return insideKnock(args[0])
+		return insideKnock(args[0], args[1])
 	case "deep":
 		return insideDeep(args[0])
 	case "image":
@@ -95,7 +94,7 @@ func insideInterfaces() int {
 
 // insideKnock opens connections to the keeper's socket as an impostor would, and holds
 // as many as it can until it is killed.
-func insideKnock(n string) int {
+func insideKnock(n, socket string) int {
 	count, err := strconv.Atoi(n)
 	if err != nil {
 		return 2
@@ -103,7 +102,7 @@ func insideKnock(n string) int {
 	greetings := []string{"", "x", strings.Repeat("0", 64) + "\n", strings.Repeat("f", 100) + "\n"}
 	var held []net.Conn
 	for i := range count {
-		c, err := net.Dial("unix", sandbox.SocketDir+"/"+sandbox.SocketName)
+		c, err := net.Dial("unix", socket)
 		if err != nil {
 			fmt.Println("knock:", err)
 			return 1

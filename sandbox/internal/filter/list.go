@@ -1,4 +1,4 @@
-package namespace
+package filter
 
 import (
 	"fmt"
@@ -15,22 +15,41 @@ import (
 // refused is what a system call that is not allowed returns.
 const refused = unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)
 
-// filterCalls allows this thread, and what it becomes, the system calls that container
-// engines allow to containers without capabilities, less what [stricter] takes away,
-// and refuses all others.
-func filterCalls() error {
+// Allow allows this thread, and what it becomes, the system calls that container
+// engines allow to containers without capabilities, less what no sandbox gets, and
+// refuses all others. Sockets are those of families that sandboxes need.
+func Allow() error {
 	rules, err := callRules()
 	if err != nil {
 		return err
 	}
-	before, err := stricter()
+	before, err := stricter(families)
 	if err != nil {
 		return err
 	}
-	filter, err := assemble(before, rules)
+	prog, err := assemble(before, rules, refused)
 	if err != nil {
 		return err
 	}
+	return install(prog)
+}
+
+// Deny refuses this thread, and what it becomes, what no sandbox gets and all sockets but
+// those between processes of the host, and allows everything else.
+func Deny() error {
+	before, err := stricter([]uint32{unix.AF_UNIX})
+	if err != nil {
+		return err
+	}
+	prog, err := assemble(before, nil, unix.SECCOMP_RET_ALLOW)
+	if err != nil {
+		return err
+	}
+	return install(prog)
+}
+
+// install gives this thread a filter. It must not be able to gain privileges.
+func install(filter []unix.SockFilter) error {
 	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&prog)))
 	runtime.KeepAlive(filter)
@@ -121,9 +140,10 @@ const (
 // have numbers of their own.
 const x32Bit = 0x4000_0000
 
-// assemble makes the filter program, in which the instructions before come first. Every call that is looked at more closely is
+// assemble makes the filter program, in which the instructions before come first. What
+// neither they nor the rules decide ends as otherwise says. Every call that is looked at more closely is
 // decided where it is looked at, because the arguments take the place of the number.
-func assemble(before []unix.SockFilter, rules []rule) ([]unix.SockFilter, error) {
+func assemble(before []unix.SockFilter, rules []rule, otherwise uint32) ([]unix.SockFilter, error) {
 	name, ok := auditArch[runtime.GOARCH]
 	if !ok {
 		return nil, fmt.Errorf("no system call filter for %s", runtime.GOARCH)
@@ -154,7 +174,7 @@ func assemble(before []unix.SockFilter, rules []rule) ([]unix.SockFilter, error)
 		prog = append(prog, jump(unix.BPF_JEQ, uint32(r.number), 1, 0), skip(len(block)))
 		prog = append(prog, block...)
 	}
-	prog = append(prog, ret(refused))
+	prog = append(prog, ret(otherwise))
 	if len(prog) > unix.BPF_MAXINSNS {
 		return nil, fmt.Errorf("system call filter has %d instructions", len(prog))
 	}

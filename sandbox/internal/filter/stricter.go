@@ -1,4 +1,4 @@
-package namespace
+package filter
 
 import (
 	"fmt"
@@ -25,9 +25,13 @@ var outright = []string{
 	"reboot", "swapon", "swapoff", "syslog", "acct", "quotactl", "iopl", "ioperm", "modify_ldt", "settimeofday", "clock_settime",
 }
 
+// namespaces are the flags of clone that make some.
+const namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
+	unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWTIME
+
 // stricter is the part of the filter that takes away from the list. It leaves the
 // number of the call where it found it.
-func stricter() ([]unix.SockFilter, error) {
+func stricter(families []uint32) ([]unix.SockFilter, error) {
 	machine, err := arch.GetInfo("")
 	if err != nil {
 		return nil, fmt.Errorf("read list of system calls: %w", err)
@@ -41,7 +45,12 @@ func stricter() ([]unix.SockFilter, error) {
 			prog = append(prog, jump(unix.BPF_JEQ, uint32(n), 0, 1), ret(refused))
 		}
 	}
-	prog = append(prog, when(number("socket"), onlyFamilies(unsupported))...)
+	// Of clone3 a filter cannot see the flags; libraries then use clone.
+	prog = append(prog, when(number("clone"), []unix.SockFilter{
+		load(offArgs), jump(unix.BPF_JSET, namespaces, 0, 1), ret(refused),
+	})...)
+	prog = append(prog, jump(unix.BPF_JEQ, number("clone3"), 0, 1), ret(unix.SECCOMP_RET_ERRNO|uint32(unix.ENOSYS)))
+	prog = append(prog, when(number("socket"), onlyFamilies(families, unsupported))...)
 	prog = append(prog, when(number("socketpair"), []unix.SockFilter{
 		load(offArgs), jump(unix.BPF_JEQ, unix.AF_UNIX, 1, 0), ret(unsupported),
 	})...)
@@ -55,7 +64,7 @@ func stricter() ([]unix.SockFilter, error) {
 
 // onlyFamilies refuses all sockets but those of the families, and of netlink those that
 // read and set interfaces and routes, which are the sandbox's own.
-func onlyFamilies(refusal uint32) []unix.SockFilter {
+func onlyFamilies(families []uint32, refusal uint32) []unix.SockFilter {
 	code := []unix.SockFilter{load(offArgs)}
 	for i, f := range families {
 		code = append(code, jump(unix.BPF_JEQ, f, uint8(len(families)-i+3), 0))
