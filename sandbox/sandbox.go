@@ -275,7 +275,7 @@ type Capabilities struct {
 	ProcessSnapshot bool         `json:"processSnapshot"` // memory of processes can be saved and restored
 	Limits          LimitSupport `json:"limits"`
 	Networks        []Network    `json:"networks"`
-	Images          bool         `json:"images"`       // Spec.Image is understood
+	Images          bool         `json:"images"` // Spec.Image is understood
 	// HostPaths says that programs see the host's paths: the fixed ones are those
 	// of the keeper's protocol only.
 	HostPaths    bool `json:"hostPaths,omitempty"`

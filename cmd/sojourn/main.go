@@ -17,6 +17,7 @@ import (
 	"github.com/sojourn-dev/sojourn/internal/keeper"
 	"github.com/sojourn-dev/sojourn/sandbox/gvisor"
 	"github.com/sojourn-dev/sojourn/sandbox/namespace"
+	"github.com/sojourn-dev/sojourn/sandbox/process"
 )
 
 // The exit codes of the command line; docs/cli.md lists them.
@@ -71,6 +72,10 @@ func main() {
 			os.Exit(script.Main(os.Args[2:]))
 		case "namespace-init":
 			os.Exit(namespace.Init(os.Args[2:]))
+		case "process-guard":
+			os.Exit(process.Guard(os.Args[2:]))
+		case "process-confine":
+			os.Exit(process.Confine(os.Args[2:]))
 		}
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -25,7 +25,7 @@ var mayImport = map[string]string{
 	"sandbox/process":           "sandbox sandbox/internal/filter sandbox/internal/local",
 	"sandbox/gvisor":            "sandbox sandbox/internal/local",
 	"sandbox/gvisor/gvisortest": "",
-	"sandbox/namespace":         "sandbox sandbox/internal/inroot sandbox/internal/local",
+	"sandbox/namespace":         "sandbox sandbox/internal/filter sandbox/internal/inroot sandbox/internal/local",
 	"sandbox/docker":            "sandbox sandbox/internal/local",
 	"sandbox/warm":              "sandbox",
 	"sandbox/fake":              "internal/keeper internal/link sandbox",
@@ -69,7 +69,7 @@ var mayImport = map[string]string{
 	"internal/servertest": ". internal/checkpoint internal/harness internal/harness/acp internal/harness/script internal/keeper " +
 		"internal/server internal/store internal/store/sqlite sandbox sandbox/fake",
 	"cmd/sojourn": ". client internal/checkpoint internal/harness internal/harness/acp internal/harness/script internal/keeper " +
-		"internal/server internal/store internal/store/sqlite internal/terminal sandbox sandbox/docker sandbox/gvisor sandbox/namespace",
+		"internal/server internal/store internal/store/sqlite internal/terminal sandbox sandbox/docker sandbox/gvisor sandbox/namespace sandbox/process",
 	"internal/terminal": "",
 	"internal/archtest": "",
 }

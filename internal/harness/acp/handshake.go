@@ -1,6 +1,7 @@
 package acp
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -133,8 +134,12 @@ func (d *drive) open(ctx context.Context) error {
 }
 
 func (d *drive) openNew(ctx context.Context) error {
+	cwd, err := d.workspace(ctx)
+	if err != nil {
+		return err
+	}
 	result, refusal, err := d.call(ctx, stepOpen, "session/new", map[string]any{
-		"cwd": sandbox.WorkspacePath, "mcpServers": []any{},
+		"cwd": cwd, "mcpServers": []any{},
 	})
 	if err != nil || d.end != nil {
 		return err
@@ -149,11 +154,31 @@ func (d *drive) openNew(ctx context.Context) error {
 	return nil
 }
 
+// workspace is the path at which the agent finds the workspace. Where sandboxes share the
+// host's paths the keeper knows it.
+func (d *drive) workspace(ctx context.Context) (string, error) {
+	l, ok := d.link.(interface {
+		Info(context.Context) (link.Info, error)
+	})
+	if !ok {
+		return sandbox.WorkspacePath, nil
+	}
+	info, err := l.Info(ctx)
+	if err != nil {
+		return "", fmt.Errorf("ask where the workspace is: %w", err)
+	}
+	return cmp.Or(info.Places[sandbox.WorkspacePath], sandbox.WorkspacePath), nil
+}
+
 // openOld resumes or loads the conversation and says why it could not.
 func (d *drive) openOld(ctx context.Context, how string) (refusal string, err error) {
 	d.replayed = false
+	cwd, err := d.workspace(ctx)
+	if err != nil {
+		return "", err
+	}
 	_, no, err := d.call(ctx, stepOpen+"/"+how, "session/"+how, map[string]any{
-		"sessionId": d.conversation, "cwd": sandbox.WorkspacePath, "mcpServers": []any{},
+		"sessionId": d.conversation, "cwd": cwd, "mcpServers": []any{},
 	})
 	if err != nil || d.end != nil {
 		return "", err
