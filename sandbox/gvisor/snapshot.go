@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/sojourn-dev/sojourn/sandbox"
 	"github.com/sojourn-dev/sojourn/sandbox/internal/local"
@@ -17,9 +18,15 @@ import (
 // made of.
 const buildName = "build"
 
+// patience is how long a save goes on after its context has ended. It is not broken off at
+// once, because a sentry that is told to go on in the middle of it may not.
+const patience = 20 * time.Second
+
 // Save stops all tasks of the sandbox and lets the sentry write them to dir. It asks the
 // sentry to stay: so a disk that is full ends a snapshot and not the sandbox.
 func (l *launcher) Save(ctx context.Context, c *local.Cell, dir string) error {
+	ctx, cancel := outlast(ctx, patience)
+	defer cancel()
 	if _, err := l.runsc(ctx, c, "pause", c.ID); err != nil {
 		return err
 	}
@@ -28,11 +35,29 @@ func (l *launcher) Save(ctx context.Context, c *local.Cell, dir string) error {
 	return err
 }
 
+// outlast returns a context that ends some time after ctx.
+func outlast(ctx context.Context, by time.Duration) (_ context.Context, cancel func()) {
+	long, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.NewTimer(by)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			end(context.Cause(ctx))
+		case <-long.Done():
+		}
+	})
+	return long, func() {
+		stop()
+		end(nil)
+	}
+}
+
 // Continue lets the tasks of a sandbox go on. When nobody knows whether they stand still,
 // because a pause was broken off, it returns an error.
 func (l *launcher) Continue(ctx context.Context, c *local.Cell) error {
-	// A command that an earlier server left behind could stop them again.
-	if err := endCommands(ctx, c.ID); err != nil {
+	// A command that an earlier server left behind still stops them, or saves them.
+	if err := awaitCommands(ctx, c.ID); err != nil {
 		return err
 	}
 	out, err := l.runsc(ctx, c, "state", c.ID)
@@ -52,9 +77,9 @@ func (l *launcher) Continue(ctx context.Context, c *local.Cell) error {
 	return err
 }
 
-// endCommands ends the commands of runsc that are busy with a cell, and not the sentry and
-// the gofer.
-func endCommands(ctx context.Context, id string) error {
+// awaitCommands waits until no command of runsc is busy with a cell any more; the sentry
+// and the gofer are none.
+func awaitCommands(ctx context.Context, id string) error {
 	ps, err := local.ProcessesNaming(id)
 	if err != nil {
 		return err
@@ -68,8 +93,8 @@ func endCommands(ctx context.Context, id string) error {
 		if strings.HasPrefix(filepath.Base(name), "runsc-") {
 			continue
 		}
-		if err := errors.Join(p.Kill(), p.Wait(ctx)); err != nil {
-			return fmt.Errorf("end process %d: %w", p.PID, err)
+		if err := p.Wait(ctx); err != nil {
+			return fmt.Errorf("wait for process %d: %w", p.PID, err)
 		}
 	}
 	return nil

@@ -59,12 +59,24 @@ type Door struct {
 	ready    net.Conn   // verified, not yet asked for
 	current  net.Conn   // what the last Dial returned
 	first    bool       // called is closed
+	resting  bool
 	closed   bool
 }
 
 // Listen makes the keeper's socket in dir, in place of one that an earlier server
 // left there.
 func Listen(dir, token string) (*Door, error) {
+	ln, err := makeSocket(dir)
+	if err != nil {
+		return nil, err
+	}
+	d := &Door{ln: ln, token: token, wake: make(chan struct{}, 1), shut: make(chan struct{}), called: make(chan struct{})}
+	d.tasks.Go(func() { d.accept(ln) })
+	return d, nil
+}
+
+// makeSocket listens at the keeper's socket in dir.
+func makeSocket(dir string) (*net.UnixListener, error) {
 	// The path of a socket is limited to 107 bytes; through the descriptor of its
 	// directory it is short wherever the directory is.
 	f, err := os.Open(dir)
@@ -85,9 +97,7 @@ func Listen(dir, token string) (*Door, error) {
 		ln.Close()
 		return nil, fmt.Errorf("close keeper socket to others: %w", err)
 	}
-	d := &Door{ln: ln, token: token, wake: make(chan struct{}, 1), shut: make(chan struct{}), called: make(chan struct{})}
-	d.tasks.Go(d.accept)
-	return d, nil
+	return ln, nil
 }
 
 // Dial waits for the keeper to call and returns the connection. It closes the one
@@ -129,13 +139,7 @@ func (d *Door) close(all bool) {
 	if !d.closed {
 		d.closed = true
 		close(d.shut)
-		d.ln.Close()
-		for _, c := range append(d.unproven, d.ready) {
-			if c != nil {
-				c.Close()
-			}
-		}
-		d.unproven, d.ready = nil, nil
+		d.sendAwayLocked()
 	}
 	if all && d.current != nil {
 		d.current.Close()
@@ -143,6 +147,47 @@ func (d *Door) close(all bool) {
 	}
 	d.mu.Unlock()
 	d.tasks.Wait()
+}
+
+// Rest closes the socket and all connections until Wake; Dial waits meanwhile.
+func (d *Door) Rest() {
+	d.mu.Lock()
+	d.resting = true
+	d.sendAwayLocked()
+	if d.current != nil {
+		d.current.Close()
+		d.current = nil
+	}
+	d.mu.Unlock()
+	d.tasks.Wait()
+}
+
+// Wake makes the socket in dir again, after Rest.
+func (d *Door) Wake(dir string) error {
+	ln, err := makeSocket(dir)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		ln.Close()
+		return errDoorClosed
+	}
+	d.ln, d.resting = ln, false
+	d.tasks.Go(func() { d.accept(ln) })
+	return nil
+}
+
+// sendAwayLocked closes the socket and all connections that nobody has asked for.
+func (d *Door) sendAwayLocked() {
+	d.ln.Close()
+	for _, c := range append(d.unproven, d.ready) {
+		if c != nil {
+			c.Close()
+		}
+	}
+	d.unproven, d.ready = nil, nil
 }
 
 func (d *Door) take() net.Conn {
@@ -156,9 +201,9 @@ func (d *Door) take() net.Conn {
 	return c
 }
 
-func (d *Door) accept() {
+func (d *Door) accept(ln *net.UnixListener) {
 	for {
-		c, err := d.ln.Accept()
+		c, err := ln.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
@@ -180,11 +225,11 @@ func (d *Door) accept() {
 }
 
 // knock notes a connection that has not proven itself; it reports false when the
-// door is closed.
+// door is closed or rests.
 func (d *Door) knock(c net.Conn) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed {
+	if d.closed || d.resting {
 		return false
 	}
 	if len(d.unproven) >= maxUnproven {

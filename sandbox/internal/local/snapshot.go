@@ -20,7 +20,8 @@ type Saver interface {
 	// without touching them. The error wraps sandbox.ErrUnsupported when they cannot
 	// be saved, and says why.
 	Build(ctx context.Context, c *Cell) (string, error)
-	// Save stops the processes and writes them into the empty directory dir.
+	// Save stops the processes and writes them into the empty directory dir. It may
+	// finish although its context has ended.
 	Save(ctx context.Context, c *Cell, dir string) error
 	// Continue lets the processes go on for which Save was called, by this server or
 	// by one that has died, whatever became of it.
@@ -78,17 +79,31 @@ func (m *Machine) snapshot(ctx context.Context, b *box, dir string) (sandbox.Sna
 	if err := b.Err(); err != nil {
 		return none, err
 	}
+	if ctx.Err() != nil {
+		return none, context.Cause(ctx)
+	}
 	c.Record.Saving = true
 	if err := c.save(); err != nil {
 		return none, err
 	}
+	// A connection to the host does not survive a save, and if the processes go on
+	// after one that failed, a kernel may not tell them. They see the end of this one
+	// before they stand still, and cannot make another.
+	b.door.Rest()
 	size, err := m.take(ctx, &c, dir)
 	if err == nil {
 		b.finish(sandbox.EndSnapshot, "its processes were saved")
 		data, err := json.Marshal(kept{Token: c.Record.Token, Epoch: c.Record.KeeperEpoch})
 		return sandbox.Snapshot{Driver: m.name, Build: build, Bytes: size, Data: data}, err
 	}
-	if ended := m.proceed(ctx, &c); ended != nil {
+	discard(dir)
+	ended := m.proceed(ctx, &c)
+	if ended == nil {
+		if ended = b.door.Wake(c.Run()); ended != nil { // nobody could reach it any more
+			ended = errors.Join(ended, m.saver.Kill(context.WithoutCancel(ctx), &c))
+		}
+	}
+	if ended != nil {
 		b.finish(sandbox.EndExited, "a snapshot failed and "+ended.Error())
 		err = errors.Join(err, ended)
 	}
@@ -215,6 +230,21 @@ func checkEmpty(dir string) error {
 		return fmt.Errorf("directory %.200q is not empty", dir)
 	}
 	return nil
+}
+
+// discard empties and removes the files of a snapshot that failed. Emptied they take no
+// space even if a process keeps them open. What cannot be removed is the caller's, whose
+// directory it is.
+func discard(dir string) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		_ = os.Truncate(path, 0)
+		_ = os.Remove(path)
+	}
 }
 
 // sizeOf adds up the files in a directory.
