@@ -33,41 +33,58 @@ func testCrash(t *testing.T, s *Suite) {
 		d := s.open(t, dir)
 		left := list(t, d)
 		t.Logf("killed after %v, left %d sandboxes", delay, len(left))
-		for _, h := range left {
-			sb, err := d.Recover(within(t), h)
-			switch {
-			case err == nil:
-				connect(t, sb).must("echo")
-			case !errors.Is(err, sandbox.ErrGone):
-				t.Errorf("Recover of what a crash left = %v", err)
-			}
-			if err := d.Remove(within(t), h); err != nil {
-				t.Errorf("Remove of what a crash left = %v", err)
-			}
-		}
-		if hs := list(t, d); len(hs) != 0 {
-			t.Errorf("List after Remove = %+v, want none", hs)
-		}
-		if s.Pool { // it has made others ready meanwhile
-			if err := d.Close(); err != nil {
-				t.Errorf("Close = %v", err)
-			}
-		}
-		if ps := processesOf(t, dir); len(ps) != 0 {
-			t.Errorf("processes left after Remove: %q", ps)
+		checkLeft(t, s, d, dir, left)
+	}
+}
+
+// checkLeft looks at the sandboxes that a killed server left: each runs and answers, or it
+// has ended; all can be removed, and nothing remains. It returns how many run.
+func checkLeft(t *testing.T, s *Suite, d sandbox.Driver, dir string, left []sandbox.Handle) (running int) {
+	t.Helper()
+	for _, h := range left {
+		sb, err := d.Recover(within(t), h)
+		switch {
+		case err == nil:
+			running++
+			connect(t, sb).must("echo")
+		case !errors.Is(err, sandbox.ErrGone):
+			t.Errorf("Recover of what a crash left = %v", err)
 		}
 	}
+	for _, h := range left {
+		if err := d.Remove(within(t), h); err != nil {
+			t.Errorf("Remove of what a crash left = %v", err)
+		}
+	}
+	if hs := list(t, d); len(hs) != 0 {
+		t.Errorf("List after Remove = %+v, want none", hs)
+	}
+	if s.Pool { // it has made others ready meanwhile
+		if err := d.Close(); err != nil {
+			t.Errorf("Close = %v", err)
+		}
+	}
+	if ps := processesOf(t, dir); len(ps) != 0 {
+		t.Errorf("processes left after Remove: %q", ps)
+	}
+	return running
 }
 
 // crash runs a command of Main's that makes sandboxes and kills it after delay from its
 // first sign of life.
 func crash(t *testing.T, command, dir string, delay time.Duration) {
 	t.Helper()
+	crashAt(t, 'x', delay, command, dir)
+}
+
+// crashAt runs a command of Main's and kills it after delay from when it prints a stage.
+func crashAt(t *testing.T, stage byte, delay time.Duration, args ...string) {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(self, command, dir)
+	cmd := exec.Command(self, args...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -76,8 +93,10 @@ func crash(t *testing.T, command, dir string, delay time.Duration) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := io.ReadFull(out, make([]byte, 1)); err != nil {
-		t.Fatalf("start a server to kill: %v", err)
+	for b := []byte{0}; b[0] != stage; {
+		if _, err := io.ReadFull(out, b); err != nil {
+			t.Fatalf("a server that is to be killed never came to stage %q: %v", stage, err)
+		}
 	}
 	time.Sleep(delay) // the moment of the crash is what is tried
 	if err := cmd.Process.Kill(); err != nil {

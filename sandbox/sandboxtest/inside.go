@@ -13,9 +13,10 @@ import (
 
 // The first arguments with which the suite starts the test binary again.
 const (
-	commandCrash     = "sandboxtest-crash"
-	commandWarmCrash = "sandboxtest-warm-crash"
-	commandInside    = "sandboxtest-inside"
+	commandCrash         = "sandboxtest-crash"
+	commandWarmCrash     = "sandboxtest-warm-crash"
+	commandSnapshotCrash = "sandboxtest-snapshot-crash"
+	commandInside        = "sandboxtest-inside"
 )
 
 // Main takes the process over when the suite has started it: as the keeper of a
@@ -32,6 +33,8 @@ func Main(open Open) {
 		os.Exit(createForever(open, os.Args[2]))
 	case commandWarmCrash:
 		os.Exit(warmForever(open, os.Args[2]))
+	case commandSnapshotCrash:
+		os.Exit(saveForever(open, os.Args[2], os.Args[3]))
 	case commandInside:
 		os.Exit(inside(os.Args[2], os.Args[3:]))
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -30,6 +31,8 @@ type Suite struct {
 	// Pool says that the driver makes sandboxes ready by itself, so that it cannot
 	// be told how many there are.
 	Pool bool
+	// Only are the names of the tests to run, when not all are.
+	Only []string
 }
 
 // Open opens a driver on a directory.
@@ -60,7 +63,11 @@ func Run(t *testing.T, s Suite) {
 		{"WarmRestart", testWarmRestart},
 		{"WarmSnapshot", testWarmSnapshot},
 		{"WarmCrash", testWarmCrash},
+		{"Remains", testRemains},
 		{"Snapshot", testSnapshot},
+		{"SnapshotRefused", testSnapshotRefused},
+		{"SnapshotBrokenOff", testSnapshotBrokenOff},
+		{"SnapshotCrash", testSnapshotCrash},
 		{"Removal", testRemoval},
 		{"Walls", testWalls},
 		{"Escapes", testEscapes},
@@ -71,6 +78,9 @@ func Run(t *testing.T, s Suite) {
 		{"ProcessLimit", testProcessLimit},
 	}
 	for _, test := range tests {
+		if len(s.Only) > 0 && !slices.Contains(s.Only, test.name) {
+			continue
+		}
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel() // each has directories of its own, and much of the time is waiting
 			test.run(t, &s)
