@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -27,13 +28,28 @@ type stock struct {
 
 	mu      sync.Mutex
 	ready   map[string]int
-	making  int             // sandboxes that are being made, whatever for
-	most    int             // the most of them at a time
-	waited  []string        // the sessions whose Create made one
-	fills   []time.Duration // when each began, since the start
-	broken  int             // fills that were broken off
-	failure error           // of fills
+	making  int   // sandboxes that are being made, whatever for
+	failure error // of fills
 	closed  bool
+	diary
+}
+
+// diary is what a stock remembers.
+type diary struct {
+	most   int             // sandboxes that were made at a time
+	waited []string        // the sessions whose Create made one
+	fills  []time.Duration // when each began, since the start
+	broken int             // fills that were broken off
+}
+
+// read returns what has happened up to now.
+func (s *stock) read() diary {
+	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := s.diary
+	d.waited, d.fills = slices.Clone(d.waited), slices.Clone(d.fills)
+	return d
 }
 
 func newStock() *stock { return &stock{started: time.Now(), ready: make(map[string]int)} }
@@ -167,8 +183,8 @@ func TestMinIsReadyWhateverTheDemand(t *testing.T) {
 		wantReady(t, p, "", 2)
 		time.Sleep(24 * time.Hour)
 		wantReady(t, p, "", 2)
-		if len(s.fills) != 3 || s.most != 1 {
-			t.Errorf("%d fills, at most %d at a time, want 3 and 1", len(s.fills), s.most)
+		if d := s.read(); len(d.fills) != 3 || d.most != 1 {
+			t.Errorf("%d fills, at most %d at a time, want 3 and 1", len(d.fills), d.most)
 		}
 	})
 }
@@ -230,12 +246,12 @@ func TestNothingIsFilledWhileASessionWaits(t *testing.T) {
 		if took := create(t, p, spec("other", "a")); took != coldTime {
 			t.Errorf("Create took %v, want %v", took, coldTime)
 		}
-		if s.broken != 1 || len(s.fills) != 1 {
-			t.Errorf("%d of %d fills were broken off, want the only one", s.broken, len(s.fills))
+		if d := s.read(); d.broken != 1 || len(d.fills) != 1 {
+			t.Errorf("%d of %d fills were broken off, want the only one", d.broken, len(d.fills))
 		}
 		time.Sleep(settleTime + coldTime)
 		wantReady(t, p, "", 1)
-		if at := s.fills[1]; at != coldTime/2+coldTime+settleTime {
+		if at := s.read().fills[1]; at != coldTime/2+coldTime+settleTime {
 			t.Errorf("filled %v after the start, want %v after the Create", at, settleTime)
 		}
 	})
@@ -244,8 +260,8 @@ func TestNothingIsFilledWhileASessionWaits(t *testing.T) {
 func TestFillUnderWayBecomesTheSandboxThatIsAskedFor(t *testing.T) {
 	inBubble(t, Config{Min: 1, Max: 2}, nil, func(t *testing.T, p *Pool, s *stock) {
 		time.Sleep(coldTime / 2)
-		if took := create(t, p, spec("", "a")); took != coldTime/2+warmTime || len(s.waited) != 0 {
-			t.Errorf("Create took %v and made %v, want the rest of a fill and none", took, s.waited)
+		if took := create(t, p, spec("", "a")); took != coldTime/2+warmTime || len(s.read().waited) != 0 {
+			t.Errorf("Create took %v and made %v, want the rest of a fill and none", took, s.read().waited)
 		}
 	})
 }
@@ -258,8 +274,8 @@ func TestOnlyOneWaitsForAFill(t *testing.T) {
 			all.Go(func() { create(t, p, spec("", fmt.Sprint(i))) })
 		}
 		all.Wait()
-		if len(s.waited) != 1 || s.broken != 0 {
-			t.Errorf("%d were made for sessions and %d broken off, want 1 and 0", len(s.waited), s.broken)
+		if d := s.read(); len(d.waited) != 1 || d.broken != 0 {
+			t.Errorf("%d were made for sessions and %d broken off, want 1 and 0", len(d.waited), d.broken)
 		}
 	})
 }

@@ -16,6 +16,7 @@ import (
 type calling struct {
 	still
 	silent  bool
+	last    Process           // that was started
 	digests map[string]string // what references mean
 	live    map[string]bool   // what Reconcile was given
 	trouble error             // what it returns
@@ -24,6 +25,7 @@ type calling struct {
 func (l *calling) Launch(ctx context.Context, c *Cell, spec sandbox.Spec) (Process, error) {
 	c.Record.Image = l.digests[spec.Image]
 	p, err := l.still.Launch(ctx, c, spec)
+	l.last = p
 	if err == nil && !l.silent {
 		call(l.t, c.Run(), c.Record.Token+"\n")
 	}
@@ -197,12 +199,13 @@ func TestLinkAloneGivesNobodyASandbox(t *testing.T) {
 }
 
 func TestSpareThatEndsIsForgotten(t *testing.T) {
-	m := callingMachine(t, t.TempDir(), &calling{})
+	l := &calling{}
+	m := callingMachine(t, t.TempDir(), l)
 	if err := m.Warm(t.Context(), sandbox.Spec{}, 1); err != nil {
 		t.Fatal(err)
 	}
 	w := m.spares[0]
-	if err := w.cell.Record.Process.Kill(); err != nil {
+	if err := l.last.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	select {
