@@ -114,6 +114,9 @@ func chooseDriver(ctx context.Context, data, want string, log *slog.Logger) (san
 		if err != nil {
 			return nil, "", err
 		}
+		if c, ok := d.(sandbox.Cleaner); ok && c.Leftovers() != nil {
+			log.Warn("something of earlier sandboxes could not be removed", "driver", row.name, "error", c.Leftovers())
+		}
 		return d, strings.Join(append(tried, report.Reason), "; "), nil
 	}
 	switch {
