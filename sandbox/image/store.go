@@ -261,27 +261,40 @@ func (s *Store) compare(ctx context.Context, r record) error {
 }
 
 // Verify reads all of an image that is there and compares it with what was unpacked. The
-// error wraps ErrCorrupt when it differs: the next Ensure makes it again.
+// error wraps ErrCorrupt when it differs: then it is put aside, and the next Ensure makes
+// it again.
 func (s *Store) Verify(ctx context.Context, digest string) error {
 	f, err := s.lock(ctx, digest, unix.LOCK_SH)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	r, err := s.readRecord(digest)
-	if err != nil {
-		return fmt.Errorf("verify image %.80s: %w", digest, err)
-	}
-	is, err := sumTree(ctx, filepath.Join(s.entryDir(digest), treeName), skipped(r), true)
-	if err == nil {
-		err = r.Tree.equal(is)
-	}
+	err = s.verifyLocked(ctx, digest)
+	f.Close()
 	if err == nil {
 		return nil
 	}
-	s.setChecked(digest, false)
-	return errors.Join(fmt.Errorf("verify image %.80s: %w", digest, err),
-		ignoreMissing(os.Remove(filepath.Join(s.entryDir(digest), verifiedName))))
+	err = fmt.Errorf("verify image %.80s: %w", digest, err)
+	if !errors.Is(err, ErrCorrupt) {
+		return err
+	}
+	f, lockErr := s.lock(ctx, digest, unix.LOCK_EX)
+	if lockErr != nil {
+		return errors.Join(err, lockErr)
+	}
+	defer f.Close()
+	return errors.Join(err, s.putAside(digest))
+}
+
+func (s *Store) verifyLocked(ctx context.Context, digest string) error {
+	r, err := s.readRecord(digest)
+	if err != nil {
+		return err
+	}
+	is, err := sumTree(ctx, filepath.Join(s.entryDir(digest), treeName), skipped(r), true)
+	if err != nil {
+		return err
+	}
+	return r.Tree.equal(is)
 }
 
 // equal reports how a tree differs from what it was. Content that was not read is not

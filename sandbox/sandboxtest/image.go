@@ -1,11 +1,18 @@
 package sandboxtest
 
 import (
+	"archive/tar"
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,27 +27,70 @@ const (
 	imageText     = "from the image\n"
 )
 
-// ImageFiles are the files of the image that [RunImage] wants, by their paths; those that
-// start with "-> " are links.
-func ImageFiles() map[string]string {
-	return map[string]string{
-		strings.TrimPrefix(imageGreeting, "/"): imageText,
-		"usr/share/doc/readme":                 "read me\n",
-		"run":                                  "-> /var/run", // as a sandbox's root would follow it
-		"var/run/pid":                          "1\n",
-		"home":                                 "-> srv/homes",
-		"srv/homes/other/file":                 "other\n",
+// imageFiles are the files of the image, by their paths; those that start with "-> " are
+// links.
+var imageFiles = map[string]string{
+	strings.TrimPrefix(imageGreeting, "/"): imageText,
+	"usr/share/doc/readme":                 "read me\n",
+	"run":                                  "-> /var/run", // as a sandbox's root would follow it
+	"var/run/pid":                          "1\n",
+	"home":                                 "-> srv/homes",
+	"srv/homes/other/file":                 "other\n",
+	"tmp":                                  "-> /var/lib/tmp",
+	"workspace":                            "-> /etc",
+	"dev":                                  "a file\n",
+}
+
+// imageEnv is what the image asks for. Only the first two may reach a sandbox.
+var imageEnv = []string{"PATH=/image/bin:/usr/bin", "IMAGE_WORD=kept", "HOME=/root", sandbox.TokenVariable + "=forged", "SOJOURN_X=forged"}
+
+// ImageArchive writes the image that [RunImage] wants into a file, in the form of "docker
+// save", and returns its path.
+func ImageArchive(t *testing.T) string {
+	t.Helper()
+	layer := tarOf(t, imageFiles)
+	config, err := json.Marshal(map[string]any{
+		"os": "linux", "architecture": runtime.GOARCH, "config": map[string]any{"Env": imageEnv},
+		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{fmt.Sprintf("sha256:%x", sha256.Sum256(layer))}},
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
+	path := filepath.Join(t.TempDir(), "image.tar")
+	archive := tarOf(t, map[string]string{
+		"manifest.json": `[{"Config":"config.json","Layers":["layer.tar"]}]`, "config.json": string(config), "layer.tar": string(layer),
+	})
+	if err := os.WriteFile(path, archive, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
-// ImageEnv is the environment that the image of [RunImage] asks for. Only the first two
-// may reach a sandbox.
-func ImageEnv() []string {
-	return []string{"PATH=/image/bin:/usr/bin", "IMAGE_WORD=kept", "HOME=/root", sandbox.TokenVariable + "=forged", "SOJOURN_X=forged"}
+func tarOf(t *testing.T, files map[string]string) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		h := &tar.Header{Name: name, Mode: 0o644, Size: int64(len(files[name])), Typeflag: tar.TypeReg}
+		target, isLink := strings.CutPrefix(files[name], "-> ")
+		if isLink {
+			h.Typeflag, h.Linkname, h.Size = tar.TypeSymlink, target, 0
+		}
+		err := w.WriteHeader(h)
+		if err == nil && !isLink {
+			_, err = w.Write([]byte(files[name]))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
 }
 
-// RunImage tries sandboxes whose root is an image with [ImageFiles] and [ImageEnv]. It
-// works without the suite's other parts, because not every driver has images everywhere.
+// RunImage tries sandboxes whose root is the image of [ImageArchive]. It works without the suite's other parts, because not every driver has images everywhere.
 func RunImage(t *testing.T, open Open, images sandbox.Images, reference string) {
 	s := &Suite{Open: open}
 	d := s.open(t, s.newDir(t))
