@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/sojourn-dev/sojourn/sandbox"
-	"github.com/sojourn-dev/sojourn/sandbox/namespace"
 	"github.com/sojourn-dev/sojourn/sandbox/image"
+	"github.com/sojourn-dev/sojourn/sandbox/namespace"
 	"github.com/sojourn-dev/sojourn/sandbox/sandboxtest"
 )
 
