@@ -205,7 +205,7 @@ func (d *Decision) ResumeProcesses(epoch int64) error {
 // LoseProcesses records that the saved processes of the head could not go on in
 // the sandbox of a lease that was just held; why is for people.
 func (d *Decision) LoseProcesses(epoch int64, why string) {
-	d.emit(EventWorkspaceColdStart, "", "", map[string]any{"epoch": epoch, "reason": why})
+	d.emit(EventWorkspaceColdStart, "", "", map[string]any{"epoch": epoch, "detail": why})
 }
 
 // NoteLimits records that limits of the sandbox were reached. counts are by

@@ -3,6 +3,7 @@ module github.com/sojourn-dev/sojourn
 go 1.26.3
 
 require (
+	filippo.io/age v1.3.2
 	github.com/coder/websocket v1.8.15
 	github.com/containerd/errdefs v1.0.0
 	github.com/creack/pty v1.1.24
@@ -29,7 +30,7 @@ require (
 )
 
 require (
-	filippo.io/age v1.3.2 // indirect
+
 	filippo.io/hpke v0.4.0 // indirect
 	github.com/Microsoft/go-winio v0.6.3 // indirect
 	github.com/cenkalti/backoff v2.2.1+incompatible // indirect

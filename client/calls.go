@@ -13,6 +13,7 @@ type CreateSession struct {
 	Title       string            `json:"title,omitempty"`
 	Runtime     string            `json:"runtime,omitempty"` // "" means the server's default
 	Metadata    map[string]string `json:"metadata,omitempty"`
+	Sandbox     *Sandbox          `json:"sandbox,omitempty"`
 	InitialTurn *TurnInput        `json:"initialTurn,omitempty"`
 }
 

@@ -20,6 +20,7 @@ type Session struct {
 	ArchivedAt       *time.Time        `json:"archivedAt,omitempty"`
 	Turns            int64             `json:"turns"`
 	LastSequence     int64             `json:"lastSequence"`
+	Sandbox          *Sandbox          `json:"sandbox,omitempty"`
 	Workspace        Workspace         `json:"workspace"`
 	Continuation     Continuation      `json:"continuation"`
 	Lease            *Lease            `json:"lease,omitempty"`
@@ -107,6 +108,7 @@ type Checkpoint struct {
 	Entries            int64      `json:"entries"`
 	Bytes              int64      `json:"bytes"`
 	StoredBytes        int64      `json:"storedBytes"`
+	ProcessBytes       int64      `json:"processBytes,omitempty"` // of the saved processes of the same boundary
 	SealedAt           *time.Time `json:"sealedAt,omitempty"`
 }
 

@@ -49,6 +49,18 @@ var sessionVerbs = []verb{
 		detail: idHelp, min: 1, max: 2, prepare: prepareCancel,
 	},
 	{
+		name: "network", args: "ID none|open|allow [RULE...]", summary: "change what the sandboxes of a session may reach, at once",
+		detail: networkHelp + "\n\n" + idHelp, min: 2, max: -1, prepare: prepareNetwork,
+	},
+	{
+		name: "suspend", args: "ID", summary: "save what the sandbox holds and give it back; the next use goes on from there",
+		detail: idHelp, min: 1, max: 1, prepare: prepareSuspend,
+	},
+	{
+		name: "rotate", args: "ID", summary: "replace the sandbox by a fresh one that carries the work",
+		detail: idHelp, min: 1, max: 1, prepare: prepareRotate,
+	},
+	{
 		name: "archive", args: "ID", summary: "close a session for good; everything it holds can still be read",
 		detail: idHelp, min: 1, max: 1, prepare: prepareArchive,
 	},
@@ -61,8 +73,9 @@ func prepareCreate(fs *flag.FlagSet) func(context.Context, *shell, []string) err
 	quiet := fs.Bool("quiet", false, "print the id and nothing else")
 	var metadata pairsFlag
 	fs.Var(&metadata, "metadata", "`key=value` to keep with the session; may be repeated")
+	box := sandboxFlags(fs)
 	return func(ctx context.Context, s *shell, _ []string) error {
-		in := client.CreateSession{Title: *title, Runtime: *runtime, Metadata: metadata}
+		in := client.CreateSession{Title: *title, Runtime: *runtime, Metadata: metadata, Sandbox: box.sandbox()}
 		if *turn != "" {
 			in.InitialTurn = &client.TurnInput{Input: client.Text(*turn)}
 		}

@@ -42,6 +42,7 @@ var mayImport = map[string]string{
 
 	// What is kept.
 	"internal/checkpoint":      "",
+	"internal/snapshot":        "",
 	"internal/store":           ".",
 	"internal/store/migration": "",
 	"internal/store/sqlite":    ". internal/store internal/store/migration",
@@ -65,8 +66,8 @@ var mayImport = map[string]string{
 	// Where the parts are put together. Only the command, and the whole server in
 	// a test, name an implementation.
 	"internal/server": ". internal/api internal/api/cloud internal/api/operator internal/auth internal/checkpoint " +
-		"internal/engine internal/harness internal/hub internal/store sandbox",
-	"internal/servertest": ". internal/checkpoint internal/harness internal/harness/acp internal/harness/script internal/keeper " +
+		"internal/engine internal/harness internal/hub internal/snapshot internal/store sandbox",
+	"internal/servertest": ". internal/checkpoint internal/engine internal/harness internal/harness/acp internal/harness/script internal/keeper " +
 		"internal/server internal/store internal/store/sqlite sandbox sandbox/fake",
 	"cmd/sojourn": ". client internal/checkpoint internal/harness internal/harness/acp internal/harness/script internal/keeper " +
 		"internal/server internal/store internal/store/sqlite internal/terminal sandbox sandbox/docker sandbox/gvisor sandbox/namespace sandbox/process",
@@ -81,9 +82,10 @@ var mayUse = map[string]string{
 	"gvisor.dev/gvisor":                      "sandbox/gvisor", // minutes of compiling
 	"github.com/moby/moby":                   "sandbox/docker",
 	"modernc.org/sqlite":                     "internal/store/sqlite",
+	"filippo.io/age":                         "internal/server internal/servertest internal/snapshot",
 	"database/sql":                           "internal/store internal/store/migration internal/store/sqlite",
 	"github.com/pressly/goose":               "internal/store/migration",
-	"gocloud.dev":                            "cmd/sojourn internal/checkpoint internal/server internal/servertest sandbox/sandboxtest",
+	"gocloud.dev":                            "cmd/sojourn internal/checkpoint internal/server internal/servertest internal/snapshot sandbox/sandboxtest",
 	"github.com/danielgtaylor":               "internal/api internal/api/cloud internal/api/operator",
 	"github.com/coder/websocket":             "client internal/api internal/api/operator internal/link",
 	"github.com/creack/pty":                  "internal/keeper",

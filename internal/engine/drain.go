@@ -28,6 +28,9 @@ type ProcessStore interface {
 	Older(ctx context.Context, t time.Time) ([]string, error)
 }
 
+// forgetPatience bounds the deletion of one object.
+const forgetPatience = 30 * time.Second
+
 // drainPatience bounds the draining of one lease.
 const drainPatience = 10 * time.Minute
 
@@ -148,17 +151,19 @@ func (e *Engine) drained(ctx context.Context, before sojourn.Facts, end func(*st
 	if err := e.destroyEnded(ctx, id); err != nil {
 		return err
 	}
-	e.forgetProcesses(ctx, before)
+	e.forgetProcesses(before)
 	return errors.Join(os.RemoveAll(dir), os.RemoveAll(dir+savedSuffix))
 }
 
 // forgetProcesses deletes the saved processes of a head that was replaced. What
 // is left when it fails is swept later.
-func (e *Engine) forgetProcesses(ctx context.Context, before sojourn.Facts) {
+func (e *Engine) forgetProcesses(before sojourn.Facts) {
 	h := before.Head
 	if h == nil || h.Processes == nil || e.cfg.Processes == nil {
 		return
 	}
+	ctx, cancel := context.WithTimeout(e.base, forgetPatience) // a drive's context has ended with its run
+	defer cancel()
 	now, err := e.facts(ctx, before.Session.ID)
 	if err == nil && (now.Head == nil || now.Head.ID != h.ID) {
 		err = e.cfg.Processes.Delete(ctx, h.Processes.Object)

@@ -71,7 +71,7 @@ func (e *Engine) seal(ctx context.Context, d *drive, facts sojourn.Facts) error 
 		return dec.Seal(ck, notes)
 	})
 	if err == nil {
-		e.forgetProcesses(ctx, facts)
+		e.forgetProcesses(facts)
 	}
 	return err
 }

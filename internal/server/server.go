@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"time"
 
+	"filippo.io/age"
 	"gocloud.dev/blob"
 	"golang.org/x/sync/errgroup"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/sojourn-dev/sojourn/internal/engine"
 	"github.com/sojourn-dev/sojourn/internal/harness"
 	"github.com/sojourn-dev/sojourn/internal/hub"
+	"github.com/sojourn-dev/sojourn/internal/snapshot"
 	"github.com/sojourn-dev/sojourn/internal/store"
 	"github.com/sojourn-dev/sojourn/sandbox"
 )
@@ -37,8 +39,18 @@ type Config struct {
 	// one. It is called after the store was opened: only one process at a time
 	// works on the data. No driver means that there is nowhere to run.
 	OpenDriver func(ctx context.Context) (d sandbox.Driver, reason string, err error)
-	Harness    harness.Harness
-	Runtimes   []harness.Runtime
+	// Sandbox is what the sandboxes of sessions get that do not say otherwise,
+	// and CheckImage refuses images that sessions may not name; nil refuses all.
+	Sandbox    sojourn.SandboxSpec
+	CheckImage func(reference string) error
+	// Egress is the way of sandboxes to the network; nil means none.
+	Egress engine.Egress
+	// ProcessKey encrypts saved processes, which are unpacked in SnapshotDir,
+	// absolute; without it none are saved.
+	ProcessKey  *age.X25519Identity
+	SnapshotDir string
+	Harness     harness.Harness
+	Runtimes    []harness.Runtime
 
 	Terms        sojourn.Terms
 	TurnDeadline time.Duration
@@ -99,7 +111,12 @@ func (s *Server) assemble(ctx context.Context, c Config, h *hub.Hub) (err error)
 	if s.Driver, s.DriverReason, err = c.OpenDriver(ctx); err != nil {
 		return err
 	}
+	var processes engine.ProcessStore
+	if c.ProcessKey != nil {
+		processes = snapshot.New(c.Bucket, c.ProcessKey)
+	}
 	s.Engine, err = engine.New(engine.Config{
+		Sandbox: c.Sandbox, CheckImage: c.CheckImage, Egress: c.Egress, Processes: processes, SnapshotDir: c.SnapshotDir,
 		Store: s.store, Hub: h, Checkpoints: checkpoint.New(c.Bucket, checkpoint.Config{}), Cache: c.Cache,
 		Driver: s.Driver, DriverReason: s.DriverReason, Harness: c.Harness, Runtimes: c.Runtimes,
 		Terms: c.Terms, TurnDeadline: c.TurnDeadline, CancelGrace: c.CancelGrace, SweepEvery: c.SweepEvery,

@@ -22,11 +22,13 @@ import (
 	"testing"
 	"time"
 
+	"filippo.io/age"
 	"gocloud.dev/blob"
 	"gocloud.dev/blob/fileblob"
 
 	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/internal/checkpoint"
+	"github.com/sojourn-dev/sojourn/internal/engine"
 	"github.com/sojourn-dev/sojourn/internal/harness"
 	"github.com/sojourn-dev/sojourn/internal/harness/acp"
 	"github.com/sojourn-dev/sojourn/internal/harness/script"
@@ -41,6 +43,9 @@ import (
 // AdminKey is the admin key of every test server.
 const AdminKey = "test-admin-key-0123456789"
 
+// AllowedImage is the image that sessions of a test server may name.
+const AllowedImage = "registry.test/agents:1"
+
 // Config changes what a test server does. The zero value works.
 type Config struct {
 	Terms                sojourn.Terms // lease numbers; zero means those of the contract
@@ -50,6 +55,9 @@ type Config struct {
 	WorkspaceMaxBytes    int64
 	ConversationMaxBytes int64
 	Heartbeat            time.Duration
+	// Sandbox is what sessions get that do not say otherwise, Egress their way out.
+	Sandbox sojourn.SandboxSpec
+	Egress  engine.Egress
 	// NoCompute leaves the server without a sandbox driver.
 	NoCompute bool
 	// Env is added to the environment of the scripted agent.
@@ -78,6 +86,7 @@ type Server struct {
 	t      testing.TB
 	cfg    Config
 	bucket *blob.Bucket
+	key    *age.X25519Identity
 	addr   string
 	cancel context.CancelFunc
 	done   chan error
@@ -93,6 +102,15 @@ func Start(t testing.TB, c Config) *Server {
 	programs := map[string]keeper.Program{sandbox.KeeperPath: script.Run}
 	maps.Copy(programs, c.Programs)
 	s.Fake = fake.New(fake.Config{Dir: filepath.Join(s.Dir, "sandboxes"), Programs: programs})
+	s.Fake = fake.New(fake.Config{
+		Dir:      filepath.Join(s.Dir, "sandboxes"),
+		Programs: map[string]keeper.Program{sandbox.KeeperPath: script.Run},
+	})
+	key, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.key = key
 	if s.bucket == nil {
 		b, err := fileblob.OpenBucket(filepath.Join(s.Dir, "blobs"), &fileblob.Options{
 			CreateDir: true, NoTempDir: true, Metadata: fileblob.MetadataDontWrite,
@@ -215,6 +233,13 @@ func (s *Server) config() server.Config {
 		Terms: c.Terms, TurnDeadline: c.TurnDeadline, Heartbeat: c.Heartbeat, Log: log, Version: "test",
 		WorkspaceMaxBytes: c.WorkspaceMaxBytes, ConversationMaxBytes: c.ConversationMaxBytes,
 		CancelGrace: c.CancelGrace, SweepEvery: c.SweepEvery,
+		Sandbox: c.Sandbox, Egress: c.Egress, ProcessKey: s.key, SnapshotDir: filepath.Join(s.Dir, "snapshots"),
+		CheckImage: func(reference string) error {
+			if reference != AllowedImage {
+				return fmt.Errorf("%q is not one of the images of the test", reference)
+			}
+			return nil
+		},
 		OpenStore: func(ctx context.Context, onEvents func(sojourn.SessionID, []sojourn.Event)) (store.Store, error) {
 			db, err := sqlite.Open(ctx, sqlite.Config{Dir: filepath.Join(s.Dir, "data"), OnEvents: onEvents, Log: log})
 			if err != nil || c.WrapStore == nil {

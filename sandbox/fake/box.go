@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/sojourn-dev/sojourn/internal/keeper"
 	"github.com/sojourn-dev/sojourn/internal/link"
@@ -25,8 +26,11 @@ type box struct {
 	layers []sandbox.Mount
 	half   bool // never finished; has no keeper
 	keeper *keeper.Keeper
-	serves sync.WaitGroup // grows under mu and only while not ended
-	done   chan struct{}
+	place  *place
+	// aliases are links to dir, from where its processes were before.
+	aliases []string
+	serves  sync.WaitGroup // grows under mu and only while not ended
+	done    chan struct{}
 
 	mu    sync.Mutex
 	err   error // why it ended
@@ -47,11 +51,25 @@ func (b *box) makeDirs() error {
 	return nil
 }
 
+// place is where the processes of a keeper are: they can move with it to another
+// box.
+type place struct{ box atomic.Pointer[box] }
+
+func (p *place) mapPath(name string) string { return p.box.Load().mapPath(name) }
+
 func (b *box) start(programs map[string]keeper.Program) {
 	if programs == nil {
 		programs = map[string]keeper.Program{} // nil would mean: real processes
 	}
-	b.keeper = keeper.New(keeper.Config{Epoch: b.key.epoch, Programs: programs, MapPath: b.mapPath})
+	at := &place{}
+	at.box.Store(b)
+	b.run(keeper.New(keeper.Config{Epoch: b.key.epoch, Programs: programs, MapPath: at.mapPath}), at)
+}
+
+// run makes k the box's keeper.
+func (b *box) run(k *keeper.Keeper, at *place) {
+	b.keeper, b.place = k, at
+	at.box.Store(b)
 	go func() { // ends with the sandbox
 		select {
 		case <-b.keeper.Over():
@@ -188,7 +206,10 @@ func (b *box) frozen() <-chan struct{} {
 }
 
 // finish ends the sandbox; the first reason counts. It waits for the keeper.
-func (b *box) finish(reason sandbox.EndReason, detail string) {
+func (b *box) finish(reason sandbox.EndReason, detail string) { b.end(reason, detail, true) }
+
+// end ends the sandbox; its keeper ends with it, or is left to go on elsewhere.
+func (b *box) end(reason sandbox.EndReason, detail string, withKeeper bool) {
 	b.mu.Lock()
 	first := b.err == nil
 	if first {
@@ -199,7 +220,10 @@ func (b *box) finish(reason sandbox.EndReason, detail string) {
 		<-b.done
 		return
 	}
-	if b.keeper != nil {
+	switch {
+	case !withKeeper:
+		b.cut()
+	case b.keeper != nil:
 		_ = b.keeper.Close() // its processes are gone either way; it ends the connections
 	}
 	b.serves.Wait()

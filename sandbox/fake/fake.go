@@ -50,6 +50,10 @@ type Faults struct {
 	// with DestroyErr if there is one.
 	DestroyFailures int
 	DestroyErr      error
+	// SnapshotErr is what Snapshot fails with; the sandbox goes on.
+	SnapshotErr error
+	// ResumeErr is what Prepare fails with.
+	ResumeErr error
 	// ListErr is what List fails with.
 	ListErr error
 }
@@ -62,6 +66,8 @@ type Driver struct {
 	faults  Faults
 	created []sandbox.Spec
 	boxes   map[key]*box
+	saved   map[string]saved
+	started int                   // programs
 	making  map[key]chan struct{} // closed when the Create is over
 }
 
@@ -74,7 +80,19 @@ var _ sandbox.Driver = (*Driver)(nil)
 
 // New returns a driver with no sandboxes.
 func New(cfg Config) *Driver {
-	return &Driver{cfg: cfg, boxes: make(map[key]*box), making: make(map[key]chan struct{})}
+	d := &Driver{
+		cfg: cfg, boxes: make(map[key]*box), saved: make(map[string]saved), making: make(map[key]chan struct{}),
+	}
+	d.cfg.Programs = maps.Clone(cfg.Programs)
+	for name, p := range d.cfg.Programs {
+		d.cfg.Programs[name] = func(ctx context.Context, proc keeper.Proc) int {
+			d.mu.Lock()
+			d.started++
+			d.mu.Unlock()
+			return p(ctx, proc)
+		}
+	}
+	return d
 }
 
 // Name is "fake".
@@ -83,13 +101,15 @@ func (d *Driver) Name() string { return Name }
 // Capabilities says that the driver does everything but isolate.
 func (d *Driver) Capabilities() sandbox.Capabilities {
 	return sandbox.Capabilities{
-		Isolation:    sandbox.IsolationNone,
-		Exec:         true,
-		PTY:          true,
-		Limits:       sandbox.LimitSupport{Memory: true, Processes: true, CPU: true, Disk: true, OpenFiles: true, How: "It says so and enforces nothing."},
-		Images:       true,
-		Networks:     []sandbox.Network{sandbox.NetworkNone},
-		Unprivileged: true,
+		Isolation: sandbox.IsolationNone,
+		Exec:      true,
+		PTY:       true,
+		Limits:    sandbox.LimitSupport{Memory: true, Processes: true, CPU: true, Disk: true, OpenFiles: true, How: "It says so and enforces nothing."},
+		Images:    true,
+
+		ProcessSnapshot: true,
+		Networks:        []sandbox.Network{sandbox.NetworkNone},
+		Unprivileged:    true,
 	}
 }
 
@@ -139,9 +159,19 @@ func (d *Driver) make(ctx context.Context, k key, spec sandbox.Spec) (sandbox.Sa
 	if err := pause(ctx, f.CreateDelay); err != nil {
 		return nil, fmt.Errorf("create sandbox %s: %w", k.session, err)
 	}
-	b := &box{driver: d, key: k, dir: d.dir(k), layers: spec.Layers, done: make(chan struct{})}
+	b := d.newBox(k, spec)
 	if f.CreateErr != nil && !f.CreateHalf {
 		return nil, fmt.Errorf("create sandbox %s: %w", k.session, f.CreateErr)
+	}
+	if spec.Resume != nil {
+		if err := d.resume(b, *spec.Resume); err != nil {
+			return nil, fmt.Errorf("resume sandbox %s: %w", k.session, err)
+		}
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.boxes[k] = b
+		d.created = append(d.created, spec)
+		return b, nil
 	}
 	if err := b.makeDirs(); err != nil {
 		return nil, errors.Join(fmt.Errorf("create sandbox %s: %w", k.session, err), os.RemoveAll(b.dir))
@@ -162,6 +192,10 @@ func (d *Driver) make(ctx context.Context, k key, spec sandbox.Spec) (sandbox.Sa
 	}
 	d.created = append(d.created, spec)
 	return b, nil
+}
+
+func (d *Driver) newBox(k key, spec sandbox.Spec) *box {
+	return &box{driver: d, key: k, dir: d.dir(k), layers: spec.Layers, done: make(chan struct{})}
 }
 
 // Recover returns a sandbox that runs; see sandbox.Driver.
@@ -241,8 +275,10 @@ func (d *Driver) Remove(_ context.Context, h sandbox.Handle) error {
 		return nil
 	}
 	b.finish(sandbox.EndDestroyed, "it was destroyed")
-	if err := os.RemoveAll(b.dir); err != nil {
-		return fmt.Errorf("destroy sandbox %s: %w", h.Session, err)
+	for _, dir := range append(b.aliases, b.dir) {
+		if err := os.RemoveAll(dir); err != nil {
+			return fmt.Errorf("destroy sandbox %s: %w", h.Session, err)
+		}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -267,6 +303,12 @@ func (d *Driver) Shutdown() {
 	for _, b := range d.all() {
 		b.finish(sandbox.EndExited, "its machine was turned off")
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for name, s := range d.saved {
+		_ = s.keeper.Close()
+		delete(d.saved, name)
+	}
 }
 
 // SetFaults says what goes wrong from now on.
@@ -288,6 +330,13 @@ func (d *Driver) Created() []sandbox.Spec {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.created)
+}
+
+// Started is how many programs were ever started.
+func (d *Driver) Started() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.started
 }
 
 // Kill ends the sandboxes of a session as if their host had killed them. It returns

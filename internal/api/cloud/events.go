@@ -93,7 +93,7 @@ func event(e sojourn.Event) Event {
 
 // shown lists what events about compute show: nothing that names a sandbox, its
 // driver or its isolation.
-var shown = []string{"expiresAt", "reason", "checkpointId", "boundaryRunId"}
+var shown = []string{"expiresAt", "reason", "checkpointId", "boundaryRunId", "limits", "processes"}
 
 // data projects the payload of an event.
 func data(e sojourn.Event) json.RawMessage {

@@ -72,3 +72,20 @@ func (doorman) Authenticate(_ context.Context, header string) (sojourn.Principal
 
 func (doorman) Watch(sojourn.KeyID) context.Context        { return context.Background() }
 func (doorman) Valid(context.Context, sojourn.KeyID) error { return nil }
+
+func (s *stub) SetNetwork(_ context.Context, r engine.Ref, p sojourn.NetworkPolicy) (sojourn.Facts, error) {
+	s.asked = r
+	f := s.facts
+	f.Session.Sandbox.Network = p
+	return f, s.err
+}
+
+func (s *stub) Suspend(_ context.Context, r engine.Ref) (sojourn.Facts, error) {
+	s.asked = r
+	return s.facts, s.err
+}
+
+func (s *stub) Rotate(_ context.Context, r engine.Ref, _ bool, _ time.Duration) (sojourn.Facts, error) {
+	s.asked = r
+	return s.facts, s.err
+}

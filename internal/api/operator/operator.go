@@ -32,6 +32,9 @@ type Engine interface {
 	Follow(ctx context.Context, ref engine.Ref, after int64) (*hub.Cursor, error)
 	EnsureWorkspace(ctx context.Context, ref engine.Ref, wait time.Duration) (sojourn.Facts, error)
 	Visit(ctx context.Context, ref engine.Ref, wait time.Duration) (*engine.Visit, error)
+	SetNetwork(context.Context, engine.Ref, sojourn.NetworkPolicy) (sojourn.Facts, error)
+	Suspend(context.Context, engine.Ref) (sojourn.Facts, error)
+	Rotate(ctx context.Context, ref engine.Ref, processes bool, wait time.Duration) (sojourn.Facts, error)
 	Capabilities(context.Context) (engine.Capabilities, error)
 }
 
@@ -87,6 +90,7 @@ func build(e Engine, k Keys, c Config) (*api.Service, []byte) {
 	})
 	h.status(s)
 	h.sessions(s)
+	h.sandboxes(s)
 	h.turns(s)
 	h.interactions(s)
 	h.events(s)

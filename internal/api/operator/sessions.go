@@ -46,6 +46,7 @@ type CreateSessionBody struct {
 	Title       string            `json:"title,omitempty" maxLength:"512"`
 	Runtime     string            `json:"runtime,omitempty" maxLength:"64" doc:"The agent program; the server's default when absent."`
 	Metadata    map[string]string `json:"metadata,omitempty" doc:"At most 32 entries of at most 4,096 bytes."`
+	Sandbox     *Sandbox          `json:"sandbox,omitempty" doc:"What the session asks of its sandboxes."`
 	InitialTurn *InitialTurn      `json:"initialTurn,omitempty" doc:"A turn to submit at once."`
 }
 
@@ -122,7 +123,7 @@ func (h *handler) createSession(ctx context.Context, in *createSessionInput) (*c
 	}
 	create := engine.Create{
 		Project: api.Caller(ctx).Project, Contract: sojourn.Contract(in.Body.Contract), Title: in.Body.Title,
-		Runtime: in.Body.Runtime, Metadata: in.Body.Metadata, Idempotency: idem,
+		Runtime: in.Body.Runtime, Metadata: in.Body.Metadata, Sandbox: in.Body.Sandbox.spec(), Idempotency: idem,
 	}
 	if in.Body.InitialTurn != nil {
 		create.InitialTurn = in.Body.InitialTurn.Input.Parts()

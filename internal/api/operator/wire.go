@@ -23,6 +23,7 @@ type Session struct {
 	ArchivedAt       api.Time          `json:"archivedAt,omitempty"`
 	Turns            int64             `json:"turns" doc:"How many turns were submitted."`
 	LastSequence     int64             `json:"lastSequence" doc:"The number of the last event."`
+	Sandbox          *Sandbox          `json:"sandbox,omitempty" doc:"What the session asks of its sandboxes; absent when nothing."`
 	Workspace        Workspace         `json:"workspace"`
 	Continuation     Continuation      `json:"continuation"`
 	Lease            *Lease            `json:"lease,omitempty" doc:"The latest lease, live or ended."`
@@ -108,6 +109,7 @@ type Checkpoint struct {
 	Entries            int64    `json:"entries"`
 	Bytes              int64    `json:"bytes" doc:"Of data in both trees."`
 	StoredBytes        int64    `json:"storedBytes" doc:"Added to the blob store."`
+	ProcessBytes       int64    `json:"processBytes,omitempty" doc:"Of the saved processes of the same boundary."`
 	SealedAt           api.Time `json:"sealedAt,omitempty"`
 }
 
@@ -178,7 +180,7 @@ func session(f sojourn.Facts, now time.Time) Session {
 		ID: string(s.ID), Project: string(s.Project), Contract: string(s.Contract), Title: s.Title, Runtime: s.Runtime,
 		Metadata: s.Metadata, State: string(s.State), CloseReason: string(s.CloseReason),
 		CreatedAt: api.Instant(s.CreatedAt), UpdatedAt: api.Instant(s.UpdatedAt), ArchivedAt: api.Instant(s.ArchivedAt),
-		Turns: s.Turns, LastSequence: s.LastSeq,
+		Turns: s.Turns, LastSequence: s.LastSeq, Sandbox: sandboxOf(s.Sandbox),
 		Workspace: Workspace{State: string(w.State), ExpiresAt: api.Instant(w.ExpiresAt)},
 		Continuation: Continuation{
 			CanContinue: c.CanContinue, State: string(c.State), Conversation: Fidelity{string(c.Conversation)},
@@ -230,12 +232,16 @@ func run(r sojourn.Run) Run {
 }
 
 func checkpoint(c sojourn.Checkpoint) Checkpoint {
-	return Checkpoint{
+	out := Checkpoint{
 		ID: string(c.ID), RunID: string(c.Run), Epoch: c.Epoch, State: string(c.State), Format: c.Format,
 		Conversation: string(c.Conversation), ConversationReason: c.ConversationReason,
 		Workspace: string(c.Workspace), WorkspaceReason: c.WorkspaceReason,
 		Entries: c.Entries, Bytes: c.Bytes, StoredBytes: c.Stored, SealedAt: api.Instant(c.SealedAt),
 	}
+	if c.Processes != nil {
+		out.ProcessBytes = c.Processes.Bytes
+	}
+	return out
 }
 
 func turn(t sojourn.Turn) Turn {
