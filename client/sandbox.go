@@ -8,11 +8,11 @@ import (
 // Sandbox is what a session asks of its sandboxes. A zero field leaves the choice
 // to the installation; what it cannot give is refused.
 type Sandbox struct {
-	Image     string   `json:"image,omitempty"`
-	Isolation string   `json:"isolation,omitempty"` // container, gvisor or microvm
-	Limits    *SandboxLimits  `json:"limits,omitempty"`
-	Network   *Network `json:"network,omitempty"`
-	Idle      string   `json:"idle,omitempty"` // destroy or snapshot
+	Image     string         `json:"image,omitempty"`
+	Isolation string         `json:"isolation,omitempty"` // container, gvisor or microvm
+	Limits    *SandboxLimits `json:"limits,omitempty"`
+	Network   *Network       `json:"network,omitempty"`
+	Idle      string         `json:"idle,omitempty"` // destroy or snapshot
 }
 
 // SandboxLimits bounds what one sandbox may use. Zero takes the installation's default.
