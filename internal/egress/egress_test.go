@@ -91,7 +91,7 @@ func (w *world) config() egress.Config { return egress.Config{Resolver: w, Dial:
 
 // box is a gate as a sandbox sees it.
 type box struct {
-	t    *testing.T
+	t    testing.TB
 	gate *egress.Gate
 	dir  string
 
