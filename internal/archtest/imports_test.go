@@ -20,6 +20,8 @@ var mayImport = map[string]string{
 	// has a keeper in its own process.
 	"sandbox/image":             "sandbox sandbox/internal/inroot sandbox/internal/local",
 	"sandbox/internal/inroot":   "",
+	"sandbox/internal/cgroup":   "",
+	"sandbox/internal/quota":    "",
 	"sandbox/internal/local":    "sandbox",
 	"sandbox/internal/filter":   "",
 	"sandbox/process":           "sandbox sandbox/internal/filter sandbox/internal/local",
