@@ -81,8 +81,11 @@ type Limits struct {
 	MemoryBytes int64 `json:"memoryBytes,omitempty"`
 	Processes   int   `json:"processes,omitempty"` // with their threads, and the keeper's
 	MilliCPUs   int   `json:"milliCPUs,omitempty"` // 1000 is one core
-	DiskBytes   int64 `json:"diskBytes,omitempty"` // of workspace, home and all that is written elsewhere
-	OpenFiles   int   `json:"openFiles,omitempty"` // of each process
+	// DiskBytes is what workspace and home take of the host's disk together, with
+	// what their file system needs. What can be written elsewhere is kept in memory,
+	// counts as memory, and is together no more than that once again.
+	DiskBytes int64 `json:"diskBytes,omitempty"`
+	OpenFiles int   `json:"openFiles,omitempty"` // of each process
 }
 
 // Mount is an extra read-only view of a host file or directory.
@@ -189,7 +192,8 @@ type Cleaner interface {
 type Usage struct {
 	MemoryBytes     int64         `json:"memoryBytes"`
 	MemoryPeakBytes int64         `json:"memoryPeakBytes"`
-	CPU             time.Duration `json:"cpu"` // since it started
+	CPU             time.Duration `json:"cpu"`          // since it started
+	CPUThrottled    time.Duration `json:"cpuThrottled"` // that processes were kept from running at the limit
 	Processes       int           `json:"processes"`
 	DiskBytes       int64         `json:"diskBytes"`
 	// How often a limit was reached since the sandbox started. They only grow.

@@ -40,9 +40,9 @@ func bundle(c *local.Cell, root local.Root, executable string, spec sandbox.Spec
 			},
 			NoNewPrivileges: true,
 			OOMScoreAdj:     &score,
-			Rlimits:         []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: openFiles, Hard: openFiles}},
+			Rlimits:         rlimits(spec.Limits),
 		},
-		Mounts: mounts(c, root, executable, spec.Layers),
+		Mounts: mounts(c, root, executable, spec),
 		Linux: &specs.Linux{
 			Namespaces: []specs.LinuxNamespace{
 				{Type: specs.PIDNamespace},
@@ -55,12 +55,17 @@ func bundle(c *local.Cell, root local.Root, executable string, spec sandbox.Spec
 	}
 }
 
-func mounts(c *local.Cell, root local.Root, executable string, layers []sandbox.Mount) []specs.Mount {
+func mounts(c *local.Cell, root local.Root, executable string, spec sandbox.Spec) []specs.Mount {
+	share := local.ShareOf(spec.Limits)
 	ms := []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc"},
-		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs"},
+		// gVisor gives it no size, so nothing can be made in it; its devices work.
+		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "noexec", "ro"}},
+		{Destination: "/dev/shm", Type: "tmpfs", Source: "tmpfs", Options: sized(share.Shm, "nosuid", "nodev", "noexec", "mode=1777")},
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
-		{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "mode=1777"}},
+		// The sandbox's kernel counts processes in it. See limitProcesses.
+		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
+		{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: sized(share.Tmp, "nosuid", "nodev", "mode=1777")},
 		bind(executable, sandbox.KeeperPath, "ro"),
 		bind(c.Run(), sandbox.SocketDir, "ro", "nosuid", "nodev", "noexec"),
 		bind(c.Workspace(), sandbox.WorkspacePath, "rw", "nosuid", "nodev"),
@@ -69,7 +74,7 @@ func mounts(c *local.Cell, root local.Root, executable string, layers []sandbox.
 	for _, d := range root.Binds {
 		ms = append(ms, bind(d, d, "ro", "nodev"))
 	}
-	for _, l := range layers {
+	for _, l := range spec.Layers {
 		ms = append(ms, bind(l.Source, l.Target, "ro", "nosuid", "nodev"))
 	}
 	return ms

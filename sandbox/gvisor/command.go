@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -49,7 +50,11 @@ func (l *launcher) runsc(ctx context.Context, c *local.Cell, args ...string) ([]
 	if !starts(args[0]) {
 		cmd.Stdout = &out
 	}
-	if err := cmd.Run(); err != nil {
+	run := cmd.Run
+	if starts(args[0]) {
+		run = func() error { return runWithin(c, cmd) }
+	}
+	if err := run(); err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
@@ -60,6 +65,14 @@ func (l *launcher) runsc(ctx context.Context, c *local.Cell, args ...string) ([]
 
 // starts reports whether a command of runsc starts a sandbox.
 func starts(command string) bool { return command == "run" || command == "restore" }
+
+// runWithin runs a command within the limits of the cell.
+func runWithin(c *local.Cell, cmd *exec.Cmd) error {
+	if err := c.Start(cmd); err != nil {
+		return err
+	}
+	return cmd.Wait()
+}
 
 // attributes are how a command of runsc is started.
 func (l *launcher) attributes() *syscall.SysProcAttr {
@@ -74,7 +87,7 @@ func (l *launcher) attributes() *syscall.SysProcAttr {
 
 // openState opens the directory for runsc's state, which it makes if it must.
 func openState(c *local.Cell) (*os.File, error) {
-	dir := filepath.Join(c.Private(), "state")
+	dir := stateDir(c)
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, fmt.Errorf("make directory for runsc's state: %w", err)
 	}
@@ -94,7 +107,7 @@ func (l *launcher) flags(c *local.Cell) []string {
 		"--network=none",
 		"--ignore-cgroups",
 		"--host-uds=open",
-		"--overlay2=root:memory",
+		"--overlay2=root:memory" + overlaySize(c.Record.Limits),
 	}, l.tool.flags...)
 }
 

@@ -16,7 +16,8 @@
 //
 //   - The sandbox has no network but its own loopback, and of the host's files only
 //     /usr, /opt, a few files of /etc, its workspace, its home and its layers.
-//   - The driver makes no mounts on the host, so there are none to undo. Without root
+//   - The driver makes no mounts on the host but that of a sandbox's disk, if it has a
+//     limit, which is undone with the sandbox. Without root
 //     every runsc is root in a user namespace of its own.
 //   - All files that runsc makes, its control socket too, are in the directory of the
 //     sandbox, however long its path is.

@@ -62,6 +62,9 @@ func Open(cfg Config) (*Driver, error) {
 		l.tool = t
 	}
 	caps := capabilities(l.unprivileged)
+	if !l.tool.counts() {
+		caps.Limits.Processes, caps.Limits.How = false, "Processes cannot be limited: this runsc has no flag --in-sandbox-cgroup."
+	}
 	caps.Images = cfg.Images != nil
 	m, err := local.Open(Name, cfg.Dir, caps, l)
 	if err != nil {
@@ -79,6 +82,7 @@ func capabilities(unprivileged bool) sandbox.Capabilities {
 		Exec:            true,
 		PTY:             true,
 		ProcessSnapshot: true,
+		Limits:          sandbox.LimitSupport{Processes: true, OpenFiles: true, How: "Processes and open files are counted by gVisor."},
 		Networks:        []sandbox.Network{sandbox.NetworkNone},
 		Unprivileged:    unprivileged,
 	}

@@ -43,6 +43,9 @@ func (l *launcher) Launch(ctx context.Context, c *local.Cell, spec sandbox.Spec)
 	var noteErr error
 	note.Go(func() { noteErr = l.noteBuild(c, description, root, spec.Layers) })
 	pid, err := l.start(ctx, c, spec.Resume)
+	if err == nil {
+		err = l.limitProcesses(c)
+	}
 	note.Wait()
 	if err == nil {
 		err = noteErr

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 )
@@ -32,7 +33,7 @@ func embedded(executable string) tool {
 		prefix:  []string{command},
 		version: embeddedVersion(),
 		flags: []string{
-			goferNamespace, hostSettings,
+			goferNamespace, hostSettings, sandboxGroups,
 			"--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK",
 		},
 	}
@@ -44,6 +45,9 @@ const (
 	goferNamespace = "--gofer-network-namespace=new"
 	// hostSettings keeps runsc from changing settings of the host's kernel.
 	hostSettings = "--host-settings=ignore"
+	// sandboxGroups lets the sandbox's own kernel have control groups, which bound
+	// its processes.
+	sandboxGroups = "--in-sandbox-cgroup=v2"
 )
 
 // needed are the flags without which a runsc is of no use to this driver.
@@ -78,7 +82,7 @@ func external(ctx context.Context, path string) (tool, error) {
 			return tool{}, fmt.Errorf("runsc %s at %s is too old: it has no flag --%s", t.version, path, name)
 		}
 	}
-	for _, flag := range []string{goferNamespace, hostSettings} {
+	for _, flag := range []string{goferNamespace, hostSettings, sandboxGroups} {
 		name, _, _ := strings.Cut(strings.TrimPrefix(flag, "--"), "=")
 		if knows(listed, name) {
 			t.flags = append(t.flags, flag)
@@ -86,6 +90,9 @@ func external(ctx context.Context, path string) (tool, error) {
 	}
 	return t, nil
 }
+
+// counts reports whether processes in a sandbox can be limited.
+func (t tool) counts() bool { return slices.Contains(t.flags, sandboxGroups) }
 
 // knows reports whether a flag is in the list that "runsc flags" prints.
 func knows(listed, name string) bool {

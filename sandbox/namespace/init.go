@@ -131,12 +131,17 @@ func limitResources(p plan) error {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
 		return fmt.Errorf("limit open files: %w", err)
 	}
-	files.Max = min(files.Max, openFiles)
+	files.Max = min(files.Max, p.OpenFiles)
 	files.Cur = files.Max
 	// The runtime keeps a note of the soft limit to restore at exec, which
 	// syscall.Setrlimit updates and the unix package's does not always.
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: files.Cur, Max: files.Max}); err != nil {
 		return fmt.Errorf("limit open files: %w", err)
+	}
+	if n := p.FileBytes; n > 0 {
+		if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: n, Max: n}); err != nil {
+			return fmt.Errorf("limit size of files: %w", err)
+		}
 	}
 	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
 		return fmt.Errorf("limit core files: %w", err)

@@ -121,7 +121,7 @@ func (l *launcher) start(c *local.Cell, initEnd *os.File) (*os.Process, error) {
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
 		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
 	}
-	if err := cmd.Start(); err != nil {
+	if err := c.Start(cmd); err != nil {
 		return nil, fmt.Errorf("make namespaces: %w", err)
 	}
 	return cmd.Process, nil

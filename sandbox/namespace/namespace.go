@@ -62,7 +62,7 @@ func capabilities(unprivileged bool) sandbox.Capabilities {
 		Isolation:    sandbox.IsolationNamespace,
 		Exec:         true,
 		PTY:          true,
-		Limits:       sandbox.LimitSupport{Processes: true},
+		Limits:       sandbox.LimitSupport{Processes: true, OpenFiles: true, How: "Without groups, processes are counted by user namespace."},
 		Networks:     []sandbox.Network{sandbox.NetworkNone},
 		Unprivileged: unprivileged,
 	}

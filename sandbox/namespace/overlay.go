@@ -25,12 +25,12 @@ const (
 	workDir  = "work"
 )
 
-// memoryOptions bound the changes that are kept in memory.
+// memoryOptions bound the changes that are kept in memory, without a limit.
 const memoryOptions = "mode=0755,size=50%"
 
 // makeChanges makes the directories for what a sandbox changes in its image.
 func makeChanges(c *local.Cell) (string, error) {
-	dir := filepath.Join(c.Private(), "changes")
+	dir := c.Changes()
 	for _, d := range []string{dir, filepath.Join(dir, upperDir), filepath.Join(dir, workDir)} {
 		if err := os.Mkdir(d, 0o755); err != nil {
 			return "", fmt.Errorf("make place for changes: %w", err)
@@ -71,7 +71,7 @@ func enterRoot(place string, p plan, trees []int) (string, error) {
 			return "", fmt.Errorf("mount %s: %w", p.Trees[i].Source, err)
 		}
 	}
-	how, err := cover()
+	how, err := cover(p)
 	if err != nil {
 		return "", err
 	}
@@ -82,11 +82,11 @@ func enterRoot(place string, p plan, trees []int) (string, error) {
 }
 
 // cover mounts the overlay at "root".
-func cover() (string, error) {
+func cover(p plan) (string, error) {
 	if mountOverlay(rootOnDisk) == nil {
 		return rootOnDisk, nil
 	}
-	if err := unix.Mount("tmpfs", rootInMemory, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, memoryOptions); err != nil {
+	if err := unix.Mount("tmpfs", rootInMemory, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, sized(memoryOptions, p.Share.Root)); err != nil {
 		return "", fmt.Errorf("mount place for changes: %w", err)
 	}
 	for _, d := range []string{upperDir, workDir} {

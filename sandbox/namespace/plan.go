@@ -47,8 +47,17 @@ type plan struct {
 	Changes bool `json:"changes,omitempty"`
 	// Groups says that more ids than 0 are mapped.
 	Groups bool `json:"groups"`
-	// Processes is how many processes and threads may run; 0 is no limit.
+	// Processes is how many processes and threads may run, where the init has to
+	// see to it; 0 is no limit.
 	Processes int `json:"processes,omitempty"`
+	// OpenFiles is how many files a process may have open.
+	OpenFiles uint64 `json:"openFiles"`
+	// FileBytes is how large a file may become; 0 is no limit. No file can be larger
+	// than the disk: where disks are only measured that makes up for the time
+	// between.
+	FileBytes uint64 `json:"fileBytes,omitempty"`
+	// Share bounds what is written to directories in memory.
+	Share local.Share `json:"share"`
 }
 
 // tree is a part of the host's files.
@@ -64,7 +73,11 @@ type tree struct {
 // newPlan describes a sandbox to its init. What the sandbox changes in its root goes into
 // the directory changes; without one the root is read-only.
 func newPlan(c *local.Cell, root local.Root, changes, executable string, spec sandbox.Spec) plan {
-	p := plan{Args: c.KeeperArgs(), Env: c.KeeperEnv(root.Env...), Processes: spec.Limits.Processes}
+	p := plan{
+		Args: c.KeeperArgs(), Env: c.KeeperEnv(root.Env...),
+		Processes: c.Processes(), OpenFiles: local.OpenFiles(spec.Limits, openFiles),
+		FileBytes: uint64(spec.Limits.DiskBytes), Share: local.ShareOf(spec.Limits),
+	}
 	p.Trees = []tree{{Source: root.Dir, Target: "/", Own: changes != ""}}
 	if p.Changes = changes != ""; p.Changes {
 		p.Trees = append(p.Trees, tree{Source: changes, Write: true, Own: true})

@@ -7,12 +7,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The directories in memory and what fits in them at most.
+// The directories in memory and, without a limit, what fits in them at most.
 const (
 	tmpOptions = "mode=1777,size=50%"
 	shmOptions = "mode=1777,size=25%"
 	devOptions = "mode=0755,size=64k"
 )
+
+// sized puts a limit in place of what the options say, if there is one. The last size
+// counts.
+func sized(options string, bytes int64) string {
+	if bytes == 0 {
+		return options
+	}
+	return fmt.Sprintf("%s,size=%d", options, bytes)
+}
 
 // devices are the devices of the host that a sandbox gets.
 var devices = []string{"null", "zero", "full", "random", "urandom", "tty"}
@@ -65,7 +74,7 @@ func buildRoot(p plan, trees []int) (how string, err error) {
 		options      string
 	}{
 		{"proc", "proc", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
-		{"tmpfs", "tmp", unix.MS_NOSUID | unix.MS_NODEV, tmpOptions},
+		{"tmpfs", "tmp", unix.MS_NOSUID | unix.MS_NODEV, sized(tmpOptions, p.Share.Tmp)},
 		{"tmpfs", "dev", unix.MS_NOSUID | unix.MS_NOEXEC, devOptions},
 	}
 	for _, m := range mounts {
@@ -125,7 +134,7 @@ func buildDev(p plan, devs []int) error {
 	if err := unix.Mount("devpts", "dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, ptsOptions); err != nil {
 		return fmt.Errorf("mount /dev/pts: %w", err)
 	}
-	if err := unix.Mount("tmpfs", "dev/shm", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, shmOptions); err != nil {
+	if err := unix.Mount("tmpfs", "dev/shm", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, sized(shmOptions, p.Share.Shm)); err != nil {
 		return fmt.Errorf("mount /dev/shm: %w", err)
 	}
 	return nil

@@ -162,6 +162,11 @@ func limitResources(p plan) error {
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: limit, Max: limit}); err != nil {
 		return fmt.Errorf("limit open files: %w", err)
 	}
+	if n := p.FileBytes; n > 0 {
+		if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: n, Max: n}); err != nil {
+			return fmt.Errorf("limit size of files: %w", err)
+		}
+	}
 	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
 		return fmt.Errorf("limit core files: %w", err)
 	}

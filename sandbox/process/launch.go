@@ -44,6 +44,8 @@ type plan struct {
 	// Sockets is the directory whose sockets can be connected to.
 	Sockets   string `json:"sockets"`
 	OpenFiles int    `json:"openFiles,omitempty"`
+	// FileBytes is how large a file may become: no larger than the disk.
+	FileBytes uint64 `json:"fileBytes,omitempty"`
 }
 
 // launcher starts and ends the processes of a sandbox.
@@ -51,8 +53,8 @@ type launcher struct {
 	executable string
 }
 
-// temporary is the sandbox's directory for temporary files.
-func temporary(c *local.Cell) string { return filepath.Join(c.Dir, "tmp") }
+// temporary is the sandbox's directory for temporary files, which count as its others do.
+func temporary(c *local.Cell) string { return filepath.Join(filepath.Dir(c.Workspace()), "tmp") }
 
 // newPlan describes a sandbox to its confined process.
 func newPlan(c *local.Cell, executable string, spec sandbox.Spec) plan {
@@ -63,6 +65,7 @@ func newPlan(c *local.Cell, executable string, spec sandbox.Spec) plan {
 		Read:      []string{executable},
 		Sockets:   c.Run(),
 		OpenFiles: spec.Limits.OpenFiles,
+		FileBytes: uint64(spec.Limits.DiskBytes),
 	}
 	places := [][2]string{
 		{sandbox.WorkspacePath, c.Workspace()},
@@ -143,7 +146,7 @@ func (l *launcher) start(c *local.Cell, planFrom, saidTo *os.File) (*os.Process,
 	cmd.Stdin = planFrom
 	cmd.ExtraFiles = []*os.File{saidTo}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
+	if err := c.Start(cmd); err != nil {
 		return nil, fmt.Errorf("start guard: %w", err)
 	}
 	return cmd.Process, nil

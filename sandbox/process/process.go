@@ -53,7 +53,7 @@ func capabilities() sandbox.Capabilities {
 		PTY:       true,
 		Limits: sandbox.LimitSupport{
 			OpenFiles: true,
-			How:       "Limits of single processes only (setrlimit); memory, processors, processes and disk are the host's.",
+			How:       "Open files by setrlimit.",
 		},
 		Networks:     []sandbox.Network{sandbox.NetworkNone},
 		HostPaths:    true,

@@ -1,6 +1,7 @@
 package sandboxtest
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"os"
@@ -66,6 +67,12 @@ func inside(what string, args []string) int {
 		return 0
 	case "remember":
 		return insideRemember(args[0])
+	case "hog":
+		return insideHog(args[0])
+	case "spin":
+		return insideSpin()
+	case "write":
+		return insideWrite(args[0], args[1])
 	}
 	fmt.Println("unknown command", what)
 	return 2
@@ -152,6 +159,53 @@ func insideFill(n string) int {
 			fmt.Println(err)
 			return 1
 		}
+	}
+	return 0
+}
+
+// insideHog uses some MiB of memory.
+func insideHog(n string) int {
+	count, err := strconv.Atoi(n)
+	if err != nil {
+		return 2
+	}
+	var held [][]byte
+	for range count {
+		held = append(held, bytes.Repeat([]byte{1}, 1<<20))
+	}
+	fmt.Println("held", len(held))
+	return 0
+}
+
+// insideSpin uses one processor until it is killed.
+func insideSpin() int {
+	for n := uint64(1); n != 0; n += 2 { // stays odd
+	}
+	return 0
+}
+
+// insideWrite writes some MiB to a file, until it fails.
+func insideWrite(path, n string) int {
+	count, err := strconv.Atoi(n)
+	if err != nil {
+		return 2
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	defer f.Close()
+	block := bytes.Repeat([]byte("write"), 1<<20/5)
+	for i := range count {
+		if _, err := f.Write(block); err != nil {
+			fmt.Println("after", i, "MiB:", err)
+			return 1
+		}
+	}
+	if err := f.Sync(); err != nil {
+		fmt.Println(err)
+		return 1
 	}
 	return 0
 }

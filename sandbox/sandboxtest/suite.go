@@ -75,7 +75,7 @@ func Run(t *testing.T, s Suite) {
 		{"SetUserID", testSetUserID},
 		{"Egress", testEgress},
 		{"EgressTools", testEgressTools},
-		{"ProcessLimit", testProcessLimit},
+		{"Limits", testLimits},
 	}
 	for _, test := range tests {
 		if len(s.Only) > 0 && !slices.Contains(s.Only, test.name) {

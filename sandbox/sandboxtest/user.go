@@ -14,7 +14,7 @@ const nobody = 65534
 
 // plainTests are the tests that run again without root: those of TestSuite in which it
 // makes a difference, and all others that start with TestSandbox.
-const plainTests = "^TestS(uite$|andbox)/^(Life|Recover|Removal|Walls|Warm|WarmRestart|Remains|Snapshot.*|Escapes|Egress)$"
+const plainTests = "^TestS(uite$|andbox)/^(Life|Recover|Removal|Walls|Limits|Warm|WarmRestart|Remains|Snapshot.*|Escapes|Egress)$"
 
 // RunAsPlainUser runs tests of the test binary again as a user without privileges. It
 // needs root to become one.

@@ -2,7 +2,6 @@ package sandboxtest
 
 import (
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -320,28 +319,5 @@ func wallsToken(t *testing.T, c *cell) {
 	again := connect(t, c.Sandbox)
 	if got := again.must("echo", "hi"); got != "hi\n" {
 		t.Errorf("after reconnecting beside an impostor: %q", got)
-	}
-}
-
-// testProcessLimit lets a sandbox fork more than it may.
-func testProcessLimit(t *testing.T, s *Suite) {
-	d := s.open(t, s.newDir(t))
-	if !d.Capabilities().Limits.Processes || d.Capabilities().Isolation == sandbox.IsolationNone {
-		_, err := d.Create(within(t), sandbox.Spec{Session: "bomb", Limits: sandbox.Limits{Processes: 64}})
-		if d.Capabilities().Isolation != sandbox.IsolationNone && !errors.Is(err, sandbox.ErrUnsupported) {
-			t.Errorf("Create with a limit that the driver does not claim = %v, want ErrUnsupported", err)
-		}
-		return
-	}
-	sb, err := d.Create(within(t), sandbox.Spec{Session: "bomb", Limits: sandbox.Limits{Processes: 64}})
-	if err != nil {
-		t.Fatalf("Create = %v", err)
-	}
-	c := connect(t, sb)
-	// The shell counts without forking, because it could not.
-	out := c.sh("(i=0; while [ $i -lt 200 ]; do sleep 60 & i=$((i+1)); done) 2>/dev/null; set -- /proc/[0-9]*; echo $#")
-	var n int
-	if _, err := fmt.Sscan(out, &n); err != nil || n < 10 || n > 64 {
-		t.Errorf("%q processes run under a limit of 64: %v", out, err)
 	}
 }

@@ -18,12 +18,13 @@ type Coroner interface {
 	EndOf(ctx context.Context, c *Cell) (reason sandbox.EndReason, detail string)
 }
 
-// Meter is a [Launcher] that knows what a running sandbox has used.
+// Meter is a [Launcher] that knows what a running sandbox has used. It also bounds its
+// sandboxes by itself, because their processes are not children of this server.
 type Meter interface {
 	Usage(ctx context.Context, c *Cell) (sandbox.Usage, error)
 }
 
-// endOf says why a sandbox that nobody destroyed has ended.
+// endOf says why a sandbox that nobody ended has ended.
 func (m *Machine) endOf(c *Cell) (sandbox.EndReason, string) {
 	if l, ok := m.launcher.(Coroner); ok {
 		ctx, cancel := context.WithTimeout(m.life, coronerTime)
@@ -37,14 +38,13 @@ func (m *Machine) endOf(c *Cell) (sandbox.EndReason, string) {
 
 // Usage is what the sandbox has used; see sandbox.Meter.
 func (b *box) Usage(ctx context.Context) (sandbox.Usage, error) {
-	l, ok := b.machine.launcher.(Meter)
-	if !ok {
-		return sandbox.Usage{}, fmt.Errorf("usage of sandbox %s: %w", b.cell.name(), sandbox.ErrUnsupported)
+	var u sandbox.Usage
+	err := b.Err()
+	if l, ok := b.machine.launcher.(Meter); !ok {
+		u, err = b.measure(ctx)
+	} else if err == nil {
+		u, err = l.Usage(ctx, &b.cell)
 	}
-	if err := b.Err(); err != nil {
-		return sandbox.Usage{}, err
-	}
-	u, err := l.Usage(ctx, &b.cell)
 	if err != nil {
 		return sandbox.Usage{}, fmt.Errorf("usage of sandbox %s: %w", b.cell.name(), err)
 	}

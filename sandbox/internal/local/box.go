@@ -20,7 +20,14 @@ type box struct {
 
 	once sync.Once
 	err  error // set before done is closed
+
+	mu     sync.Mutex
+	intent *sandbox.EndError // why it is being ended; nil when nobody is ending it
+	full   bool              // its disk, when it was last looked at
+	denied int64             // how often that became true
 }
+
+var _ sandbox.Meter = (*box)(nil)
 
 func (b *box) Handle() sandbox.Handle { return b.cell.handle(b.machine.name) }
 
@@ -49,6 +56,15 @@ func (b *box) Dial(ctx context.Context) (io.ReadWriteCloser, error) {
 }
 
 func (b *box) Destroy(ctx context.Context) error { return b.machine.Remove(ctx, b.Handle()) }
+
+// intend says why the processes are about to be ended; the first reason counts.
+func (b *box) intend(reason sandbox.EndReason, detail string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.intent == nil {
+		b.intent = &sandbox.EndError{Reason: reason, Detail: detail}
+	}
+}
 
 // finish says that the sandbox has ended and why; the first reason counts.
 func (b *box) finish(reason sandbox.EndReason, detail string) {

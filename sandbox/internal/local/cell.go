@@ -1,6 +1,7 @@
 package local
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -14,6 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sojourn-dev/sojourn/sandbox"
+	"github.com/sojourn-dev/sojourn/sandbox/internal/cgroup"
+	"github.com/sojourn-dev/sojourn/sandbox/internal/quota"
 )
 
 // recordName is the file in a cell's directory that holds its record.
@@ -21,6 +24,9 @@ const recordName = "record.json"
 
 // recordVersion is the version of the record's form.
 const recordVersion = 1
+
+// idBytes is how many bytes a cell's id is of, which it has in hexadecimal.
+const idBytes = 16
 
 // warmPrefix begins the directories of cells that were made for no session yet; the
 // id of the cell follows. No session's name begins with a dot.
@@ -37,7 +43,8 @@ type Cell struct {
 	// Record is the zero value in a cell that was never begun properly.
 	Record Record
 
-	root string // the directory that the cell's is in
+	root  string        // the directory that the cell's is in
+	group *cgroup.Group // nil when there is none
 }
 
 // Record is what a cell's directory, and its handle, say about it.
@@ -47,6 +54,13 @@ type Record struct {
 	Token   string  `json:"token"`
 	Process Process `json:"process"` // zero until there is one
 	Ready   bool    `json:"ready"`   // Launch has returned: the sandbox is whole
+	// Limits are what the sandbox was made with.
+	Limits sandbox.Limits `json:"limits,omitzero"`
+	// Disk is how the files are bounded; "" when they are not.
+	Disk quota.Method `json:"disk,omitempty"`
+	// Kernel is the id of the cell in which the processes first ran, if they came
+	// from a snapshot: the sandbox's own kernel knows them by it.
+	Kernel string `json:"kernel,omitempty"`
 	// Image is the digest of the image that the sandbox runs on; "" is none.
 	Image string `json:"image,omitempty"`
 	// Root is the driver's word for how the sandbox can change its root directory; ""
@@ -72,10 +86,29 @@ type Bound struct {
 }
 
 // Workspace is the host directory behind sandbox.WorkspacePath.
-func (c *Cell) Workspace() string { return filepath.Join(c.Dir, "workspace") }
+func (c *Cell) Workspace() string { return filepath.Join(c.files(), "workspace") }
 
 // Home is the host directory behind sandbox.HomePath.
-func (c *Cell) Home() string { return filepath.Join(c.Dir, "home") }
+func (c *Cell) Home() string { return filepath.Join(c.files(), "home") }
+
+// files is the directory with all that the sandbox can write to disk.
+func (c *Cell) files() string {
+	if c.Record.Disk != "" {
+		return c.disk()
+	}
+	return c.Dir
+}
+
+// Changes is a directory for what the sandbox changes elsewhere, which counts as its files.
+func (c *Cell) Changes() string {
+	if c.Record.Disk != "" {
+		return filepath.Join(c.disk(), "changes")
+	}
+	return filepath.Join(c.Private(), "changes")
+}
+
+// KernelID is the id by which a kernel of the sandbox's own knows it.
+func (c *Cell) KernelID() string { return cmp.Or(c.Record.Kernel, c.ID) }
 
 // Run is the host directory behind sandbox.SocketDir.
 func (c *Cell) Run() string { return filepath.Join(c.Dir, "run") }
@@ -139,7 +172,7 @@ func newCell(root, session string, epoch int64) *Cell {
 
 // newWarmCell describes a cell that belongs to no session yet.
 func newWarmCell(root string) *Cell {
-	b := make([]byte, 16)
+	b := make([]byte, idBytes)
 	rand.Read(b) // never fails
 	return warmCell(root, hex.EncodeToString(b))
 }
@@ -154,7 +187,7 @@ func (c *Cell) find() {
 	c.Record = Record{}
 	c.Dir = c.place()
 	sum := sha256.Sum256([]byte(strings.Join([]string{c.root, c.Session, strconv.FormatInt(c.Epoch, 10)}, "\x00")))
-	c.ID = hex.EncodeToString(sum[:16])
+	c.ID = hex.EncodeToString(sum[:idBytes])
 	target, err := os.Readlink(c.place())
 	if err != nil {
 		return
@@ -175,7 +208,7 @@ func (c *Cell) linked() bool { return c.Session != "" && c.Dir != c.place() }
 func parseWarm(name string) (id string, ok bool) {
 	id, ok = strings.CutPrefix(name, warmPrefix)
 	b, err := hex.DecodeString(id)
-	return id, ok && err == nil && len(b) == 16 && hex.EncodeToString(b) == id
+	return id, ok && err == nil && len(b) == idBytes && hex.EncodeToString(b) == id
 }
 
 // bind gives a warm cell to a session, in one step: a link in the session's place. Its
@@ -194,22 +227,19 @@ func (c *Cell) bind(session string, epoch int64) (*Cell, error) {
 	return &b, nil
 }
 
-// begin makes the directories and the record of a cell with a fresh keeper; from then on
-// it is listed.
-func (c *Cell) begin() error {
-	return c.beginAs(Record{Token: NewToken(), KeeperEpoch: c.Epoch})
-}
-
-// beginAs is begin for a cell whose record begins with r.
-func (c *Cell) beginAs(r Record) error {
+// begin makes the directory and the record of a cell, which begins with r; from then on it
+// is listed.
+func (c *Cell) begin(r Record) error {
 	if err := os.Mkdir(c.Dir, 0o700); err != nil {
 		return fmt.Errorf("begin sandbox: %w", err)
 	}
 	r.Version, r.ID = recordVersion, c.ID
 	c.Record = r
-	if err := c.save(); err != nil {
-		return err
-	}
+	return c.save()
+}
+
+// furnish makes the directories that the sandbox and its driver need.
+func (c *Cell) furnish() error {
 	for _, d := range []struct {
 		path string
 		mode os.FileMode

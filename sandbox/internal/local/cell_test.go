@@ -68,13 +68,27 @@ func (s *still) Kill(ctx context.Context, c *Cell) error {
 	return errors.Join(c.Record.Process.Kill(), c.Record.Process.Wait(ctx))
 }
 
+// beginCell makes a cell with nothing in it.
+func beginCell(c *Cell) error {
+	return errors.Join(c.begin(Record{Token: NewToken(), KeeperEpoch: c.Epoch}), c.furnish())
+}
+
 func machine(t *testing.T, dir string, l Launcher) *Machine {
 	t.Helper()
 	m, err := Open("still", dir, sandbox.Capabilities{Networks: []sandbox.Network{sandbox.NetworkNone}}, l)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { m.Close() })
+	t.Cleanup(func() {
+		hs, err := m.List(context.Background())
+		for _, h := range hs {
+			err = errors.Join(err, m.Remove(context.Background(), h))
+		}
+		if err != nil && !errors.Is(err, errDoorClosed) { // some tests close it themselves
+			t.Error(err)
+		}
+		m.Close()
+	})
 	return m
 }
 
@@ -129,12 +143,12 @@ func TestHalfMadeCells(t *testing.T) {
 			write(t, filepath.Join(c.Dir, recordName), `{"version":1,"id":"x","ready":true,"process":{"pid":1}}`)
 		},
 		"no process": func(t *testing.T, c *Cell) {
-			if err := c.begin(); err != nil {
+			if err := beginCell(c); err != nil {
 				t.Fatal(err)
 			}
 		},
 		"process, not ready": func(t *testing.T, c *Cell) {
-			if err := c.begin(); err != nil {
+			if err := beginCell(c); err != nil {
 				t.Fatal(err)
 			}
 			_, p := sleeper(t)
@@ -178,7 +192,9 @@ func TestHalfMadeCells(t *testing.T) {
 }
 
 func TestClosedMachineRefuses(t *testing.T) {
-	m := machine(t, t.TempDir(), &still{t: t})
+	dir := t.TempDir()
+	machine(t, dir, &still{t: t}) // removes in the end what the other one leaves
+	m := machine(t, dir, &still{t: t})
 	sb, err := m.Create(t.Context(), sandbox.Spec{Session: "s"})
 	if err != nil {
 		t.Fatal(err)

@@ -6,7 +6,8 @@
 //
 // A [Machine] keeps all sandboxes of one directory. A [Cell] is one sandbox as it is
 // on disk. A [Launcher] is what a driver adds: how the processes of a cell start and
-// how all of them end. The [Door] is the host's end of the keeper's socket. A spare, or
+// how all of them end; a [Kernel] is one whose sandboxes have a kernel of their own. The
+// [Door] is the host's end of the keeper's socket. A spare, or
 // warm cell, is one that runs and belongs to no session yet.
 //
 // # Invariants
@@ -22,6 +23,9 @@
 //     belongs to that session until it is removed.
 //   - A process is known by its id, its start time and the boot it belongs to. No
 //     signal is sent to a process that merely has the same id.
+//   - Every process of a cell is born in the cell's control group, where there are any,
+//     and the group's limits are in force before. Groups and disks follow from the
+//     cell's id and directory and are removed with it.
 //   - Files of a sandbox are only ever removed relative to an open directory, and
 //     no link in them is followed.
 //

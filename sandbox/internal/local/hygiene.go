@@ -32,7 +32,7 @@ func (m *Machine) Leftovers() error { return m.left }
 func (m *Machine) reconcile(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, reconcileTime, fmt.Errorf("it took more than %v", reconcileTime))
 	defer cancel()
-	errs := []error{m.endWarm(ctx), m.killStrays(ctx)}
+	errs := []error{m.endWarm(ctx), m.killStrays(ctx), m.removeGroups(ctx)}
 	if r, ok := m.launcher.(Reconciler); ok {
 		live, err := m.live()
 		if err == nil { // without the list everything would count as left behind

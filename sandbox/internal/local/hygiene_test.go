@@ -49,7 +49,7 @@ func TestProcessesOfCellsThatAreGoneAreEnded(t *testing.T) {
 	m := machine(t, dir, &still{t: t})
 	gone, warm := newCell(m.root, "gone", 1), newWarmCell(m.root)
 	here := newCell(m.root, "here", 1)
-	if err := here.begin(); err != nil {
+	if err := beginCell(here); err != nil {
 		t.Fatal(err)
 	}
 	strays := map[string]Process{
@@ -90,7 +90,7 @@ func TestReconcilerHearsOfAllThatExists(t *testing.T) {
 	if _, err := first.Create(t.Context(), sandbox.Spec{Session: "cold", Epoch: 1}); err != nil {
 		t.Fatal(err)
 	}
-	if err := newCell(first.root, "half", 1).begin(); err != nil {
+	if err := beginCell(newCell(first.root, "half", 1)); err != nil {
 		t.Fatal(err)
 	}
 	if err := first.Warm(t.Context(), sandbox.Spec{}, 1); err != nil {
@@ -130,7 +130,7 @@ func TestMountsAreUndoneBeforeFilesAreRemoved(t *testing.T) {
 	write(t, filepath.Join(outside, "keep"), "keep")
 	m := machine(t, t.TempDir(), &still{t: t})
 	c := newCell(m.root, "s", 1)
-	if err := c.begin(); err != nil {
+	if err := beginCell(c); err != nil {
 		t.Fatal(err)
 	}
 	at := filepath.Join(c.Workspace(), "a b")

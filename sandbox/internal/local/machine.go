@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/sojourn-dev/sojourn/sandbox"
+	"github.com/sojourn-dev/sojourn/sandbox/internal/cgroup"
+	"github.com/sojourn-dev/sojourn/sandbox/internal/quota"
 )
 
 // cleanTime is how long ending and removing a sandbox whose creation failed may
@@ -35,7 +37,9 @@ type Machine struct {
 	root     string // the directory with one subdirectory a cell
 	caps     sandbox.Capabilities
 	launcher Launcher
-	saver    Saver // the launcher, or nil
+	saver    Saver        // the launcher, or nil
+	groups   *cgroup.Tree // of the cells
+	disks    *quota.Disks // nil when the launcher bounds its sandboxes by itself
 
 	life     context.Context // ends with Close
 	end      context.CancelCauseFunc
@@ -81,6 +85,7 @@ func Open(name, dir string, caps sandbox.Capabilities, l Launcher) (*Machine, er
 	m := &Machine{name: name, root: root, caps: caps, launcher: l, slots: make(map[string]*slot), warming: make(chan struct{}, 1)}
 	m.saver, _ = l.(Saver)
 	m.life, m.end = context.WithCancelCause(context.Background())
+	m.boundCells(dir)
 	m.left = m.reconcile(m.life)
 	return m, nil
 }
@@ -180,6 +185,9 @@ func (m *Machine) Remains(_ context.Context, h sandbox.Handle) (sandbox.Dirs, er
 	if !c.Record.Ready {
 		return sandbox.Dirs{}, fmt.Errorf("files of sandbox %s: %w", c.name(), sandbox.ErrGone)
 	}
+	if err := m.rebind(c); err != nil {
+		return sandbox.Dirs{}, fmt.Errorf("files of sandbox %s: %w", c.name(), err)
+	}
 	return c.dirs(), nil
 }
 
@@ -194,6 +202,9 @@ func (m *Machine) Remove(ctx context.Context, h sandbox.Handle) error {
 		return err
 	}
 	defer leave()
+	if s.box != nil {
+		s.box.intend(sandbox.EndDestroyed, "it was destroyed")
+	}
 	if err := m.clear(ctx, c); err != nil {
 		return err
 	}
@@ -219,7 +230,9 @@ func (m *Machine) Close() error {
 		}
 	}
 	m.watchers.Wait()
-	return m.endSpares()
+	err := m.endSpares()
+	m.groups.Close()
+	return err
 }
 
 func (m *Machine) cellOf(h sandbox.Handle) (*Cell, error) {
@@ -308,6 +321,9 @@ func (m *Machine) adopt(ctx context.Context, c *Cell, s *slot) (*box, error) {
 	case !c.Record.Process.Alive():
 		return nil, fmt.Errorf("sandbox %s has ended: %w", c.name(), sandbox.ErrGone)
 	}
+	if err := m.rebind(c); err != nil {
+		return nil, err
+	}
 	if c.Record.Saving { // an earlier server died over a snapshot
 		if err := m.proceed(ctx, c); err != nil {
 			return nil, fmt.Errorf("sandbox %s was ended: %w: %w", c.name(), err, sandbox.ErrGone)
@@ -332,10 +348,13 @@ func (m *Machine) make(ctx context.Context, c *Cell, s *slot, spec sandbox.Spec)
 func (m *Machine) launch(ctx context.Context, c *Cell, spec sandbox.Spec) (*Door, error) {
 	var err error
 	if spec.Resume == nil {
-		err = c.begin()
+		err = m.furnish(ctx, c, spec.Limits, Record{Token: NewToken(), KeeperEpoch: c.Epoch})
 	} else {
 		c.Record.Prepared = false // what comes now is not tried twice on the same files
 		err = c.save()
+	}
+	if err == nil {
+		err = m.bound(c)
 	}
 	if err != nil {
 		return nil, err
@@ -361,12 +380,15 @@ func (m *Machine) keep(c *Cell, s *slot, door *Door) *box {
 	b := &box{machine: m, cell: *c, door: door, done: make(chan struct{})}
 	s.box = b
 	m.watchers.Go(func() {
-		if b.cell.Record.Process.Wait(m.life) == nil {
+		if killed, err := b.cell.Record.Process.wait(m.life); err == nil {
 			b.saving.Lock() // a snapshot knows better why
 			b.saving.Unlock()
-			b.finish(m.endOf(&b.cell))
+			b.finish(b.verdict(killed))
 		}
 	})
+	if c.Record.Disk == quota.Watch {
+		m.watchers.Go(b.watchDisk)
+	}
 	return b
 }
 
@@ -377,6 +399,9 @@ func (m *Machine) clear(ctx context.Context, c *Cell) error {
 	}
 	c.load()
 	if err := m.launcher.Kill(ctx, c); err != nil {
+		return fmt.Errorf("end sandbox %s: %w", c.name(), err)
+	}
+	if err := m.unbind(ctx, c); err != nil {
 		return fmt.Errorf("end sandbox %s: %w", c.name(), err)
 	}
 	if err := unmountBelow(c.Dir); err != nil {

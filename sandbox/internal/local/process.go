@@ -72,17 +72,29 @@ func (p Process) Kill() error {
 // Wait returns nil when the process has ended, or the cause of the end of ctx. It
 // reaps the process if it happens to be a child of this one.
 func (p Process) Wait(ctx context.Context) error {
+	_, err := p.wait(ctx)
+	return err
+}
+
+// wait is Wait, and reports whether the process was killed, as far as one can know: of
+// a process that is not a child it is assumed.
+func (p Process) wait(ctx context.Context) (killed bool, _ error) {
 	if p.PID <= 0 {
-		return nil
+		return false, nil
 	}
 	err := p.waitPIDFD(ctx)
 	if errors.Is(err, errors.ErrUnsupported) {
 		err = p.waitPolling(ctx)
 	}
-	if err == nil {
-		_, _ = unix.Wait4(p.PID, nil, unix.WNOHANG, nil) // ECHILD when it is somebody else's
+	if err != nil {
+		return false, err
 	}
-	return err
+	var status unix.WaitStatus
+	pid, err := unix.Wait4(p.PID, &status, unix.WNOHANG, nil)
+	if err != nil || pid != p.PID { // somebody else's child, or reaped already
+		return true, nil
+	}
+	return status.Signal() == unix.SIGKILL, nil
 }
 
 func (p Process) waitPIDFD(ctx context.Context) error {

@@ -38,7 +38,7 @@ func TestCellKeepsItsImage(t *testing.T) {
 	}
 	defer m.Close()
 	c := newCell(m.root, "s", 1)
-	if err := c.begin(); err != nil {
+	if err := beginCell(c); err != nil {
 		t.Fatal(err)
 	}
 	spec := sandbox.Spec{Session: "s", Epoch: 1, Image: "any"}

@@ -50,6 +50,8 @@ func (b savable) Snapshot(ctx context.Context, dir string) (sandbox.Snapshot, er
 type kept struct {
 	Token string `json:"token"`
 	Epoch int64  `json:"epoch"` // that it was started with
+	// Kernel is the id by which the kernel that was saved knows the sandbox.
+	Kernel string `json:"kernel"`
 }
 
 // snapshot saves the processes of a box.
@@ -93,7 +95,7 @@ func (m *Machine) snapshot(ctx context.Context, b *box, dir string) (sandbox.Sna
 	size, err := m.take(ctx, &c, dir)
 	if err == nil {
 		b.finish(sandbox.EndSnapshot, "its processes were saved")
-		data, err := json.Marshal(kept{Token: c.Record.Token, Epoch: c.Record.KeeperEpoch})
+		data, err := json.Marshal(kept{Token: c.Record.Token, Epoch: c.Record.KeeperEpoch, Kernel: c.KernelID()})
 		return sandbox.Snapshot{Driver: m.name, Build: build, Bytes: size, Data: data}, err
 	}
 	discard(dir)
@@ -175,9 +177,9 @@ func (m *Machine) Prepare(ctx context.Context, spec sandbox.Spec) (sandbox.Dirs,
 	if err := m.clear(ctx, c); err != nil {
 		return none, err
 	}
-	err = c.beginAs(Record{Token: k.Token, KeeperEpoch: k.Epoch, Prepared: true})
+	err = m.furnish(ctx, c, spec.Limits, Record{Token: k.Token, KeeperEpoch: k.Epoch, Kernel: k.Kernel, Prepared: true})
 	if err != nil {
-		return none, errors.Join(fmt.Errorf("prepare sandbox %s: %w", c.name(), err), c.remove())
+		return none, m.undo(ctx, c, fmt.Errorf("prepare sandbox %s: %w", c.name(), err))
 	}
 	return c.dirs(), nil
 }
@@ -195,6 +197,9 @@ func (m *Machine) usable(ctx context.Context, spec sandbox.Spec) (kept, error) {
 	if b, err := hex.DecodeString(k.Token); err != nil || len(b) != tokenBytes {
 		return k, fmt.Errorf("%w: the snapshot's data have no token", sandbox.ErrInvalidSpec)
 	}
+	if b, err := hex.DecodeString(k.Kernel); err != nil || len(b) != idBytes {
+		return k, fmt.Errorf("%w: the snapshot's data have no id", sandbox.ErrInvalidSpec)
+	}
 	if k.Epoch < 0 || k.Epoch > spec.Epoch { // its keeper would refuse the new one
 		return k, fmt.Errorf("%w: the snapshot is of epoch %d, which is not before %d", sandbox.ErrInvalidSpec, k.Epoch, spec.Epoch)
 	}
@@ -210,6 +215,9 @@ func (m *Machine) awaits(ctx context.Context, c *Cell, spec sandbox.Spec) error 
 	k, err := m.usable(ctx, spec)
 	if err != nil {
 		return err
+	}
+	if c.Record.Prepared && c.Record.Limits != spec.Limits {
+		return fmt.Errorf("%w: sandbox %s is prepared for other limits", sandbox.ErrInvalidSpec, c.name())
 	}
 	if !c.Record.Prepared || c.Record.Token != k.Token {
 		return fmt.Errorf("%w: sandbox %s is not prepared for this snapshot", sandbox.ErrInvalidSpec, c.name())

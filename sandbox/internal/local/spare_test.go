@@ -91,7 +91,7 @@ func TestNamesOfWarmCells(t *testing.T) {
 func TestWarmCellsAfterACrash(t *testing.T) {
 	ready := func(t *testing.T, m *Machine) *Cell {
 		c := newWarmCell(m.root)
-		if err := c.begin(); err != nil {
+		if err := beginCell(c); err != nil {
 			t.Fatal(err)
 		}
 		_, p := sleeper(t)
@@ -331,7 +331,7 @@ func BenchmarkBind(b *testing.B) {
 	for i := int64(0); b.Loop(); i++ {
 		w := newWarmCell(root)
 		started := time.Now()
-		if err := w.begin(); err != nil {
+		if err := beginCell(w); err != nil {
 			b.Fatal(err)
 		}
 		begun := time.Now()
