@@ -102,18 +102,15 @@ func (in *inside) start(socket string) {
 	in.t.Fatal("no free port for the resolver")
 }
 
-func (in *inside) resolver(network string) *net.Resolver {
-	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, asked, _ string) (net.Conn, error) {
+func (in *inside) resolver() *net.Resolver {
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		var d net.Dialer
-		if network == "" {
-			network = asked
-		}
 		return d.DialContext(ctx, network, in.dns)
 	}}
 }
 
 func (in *inside) lookup(name string) (string, error) {
-	addrs, err := in.resolver("").LookupNetIP(in.t.Context(), "ip", name+".")
+	addrs, err := in.resolver().LookupNetIP(in.t.Context(), "ip", name+".")
 	if err != nil {
 		return "", err
 	}
@@ -122,7 +119,7 @@ func (in *inside) lookup(name string) (string, error) {
 
 // client knows no proxy; it looks names up as the sandbox does.
 func (in *inside) client() *http.Client {
-	tr := &http.Transport{DialContext: (&net.Dialer{Resolver: in.resolver("")}).DialContext}
+	tr := &http.Transport{DialContext: (&net.Dialer{Resolver: in.resolver()}).DialContext}
 	in.t.Cleanup(tr.CloseIdleConnections)
 	return &http.Client{Transport: tr, Timeout: 20 * time.Second}
 }
