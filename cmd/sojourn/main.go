@@ -49,7 +49,7 @@ func commands() []command {
 	return []command{
 		{"serve", "run the server", serve},
 		{"demo", "see a session survive the loss of its sandbox and of its server", demo},
-		{"session", "create, list, show, turn, watch, events, cancel, archive", sessionCommand},
+		{"session", "create, list, show, turn, watch, events, cancel, shell, cp, port-forward, archive", sessionCommand},
 		{"interaction", "list and answer what runs ask", interactionCommand},
 		{"keys", "create, list and revoke API keys", keysCommand},
 		{"doctor", "say what this machine can do and what to install for more", doctor},

@@ -39,6 +39,7 @@ func TestMain(m *testing.M) {
 //	await TYPE          waits for the next event of that type of the newest session
 //	code N COMMAND...   runs a command that must end with that exit code
 //	whole N FILE        checks that FILE is a log without gap from event N on
+//	terminal FILE CMD...  runs a command on a terminal as FILE says
 //
 // and the condition "sandbox": that a sandbox can be made here. SOJOURN_DRIVER
 // names the driver; set around the test, it is the only one that is tried.
@@ -62,6 +63,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"serve": serveInScript, "server": endServer, "killsandboxes": killInScript,
 			"await": awaitEvent, "code": exitsWith, "whole": wholeLog,
+			"terminal": onTerminal,
 		},
 	})
 }

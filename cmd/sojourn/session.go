@@ -61,6 +61,18 @@ var sessionVerbs = []verb{
 		detail: idHelp, min: 1, max: 1, prepare: prepareRotate,
 	},
 	{
+		name: "shell", args: "ID [CMD...]", summary: "open a shell in the sandbox, or go on with one",
+		detail: shellHelp + "\n\n" + idHelp, min: 1, max: -1, prepare: prepareShell,
+	},
+	{
+		name: "cp", args: "FROM TO", summary: "copy files into or out of the sandbox",
+		detail: copyHelp + "\n\n" + idHelp, min: 2, max: 2, prepare: prepareCopy,
+	},
+	{
+		name: "port-forward", args: "ID LOCAL:REMOTE...", summary: "lead ports here to ports in the sandbox",
+		detail: forwardHelp + "\n\n" + idHelp, min: 2, max: -1, prepare: prepareForward,
+	},
+	{
 		name: "archive", args: "ID", summary: "close a session for good; everything it holds can still be read",
 		detail: idHelp, min: 1, max: 1, prepare: prepareArchive,
 	},

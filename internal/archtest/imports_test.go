@@ -72,7 +72,7 @@ var mayImport = map[string]string{
 	"internal/servertest": ". internal/checkpoint internal/engine internal/harness internal/harness/acp internal/harness/script internal/keeper " +
 		"internal/server internal/store internal/store/sqlite sandbox sandbox/fake",
 	"cmd/sojourn": ". client internal/checkpoint internal/harness internal/harness/acp internal/harness/script internal/keeper " +
-		"internal/server internal/store internal/store/sqlite internal/terminal sandbox sandbox/docker sandbox/gvisor sandbox/namespace sandbox/process",
+		"internal/server internal/store internal/store/sqlite internal/tarball internal/terminal sandbox sandbox/docker sandbox/gvisor sandbox/namespace sandbox/process",
 	"internal/terminal": "",
 	"internal/archtest": "",
 }

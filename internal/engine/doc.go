@@ -4,7 +4,8 @@
 //
 // A command is what a contract asks for; it is one transaction. A drive is one
 // worker taking one run to its end under a claim. A compute is a lease's
-// sandbox together with the link to its keeper. A flight is the making of a
+// sandbox together with the link to its keeper. A visit is a stay of a person or
+// a tool in it, which keeps it in use. A flight is the making of a
 // compute: one per session at a time, which everybody else waits for.
 //
 // # Invariants
