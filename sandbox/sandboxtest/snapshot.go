@@ -22,7 +22,7 @@ func resumer(t testing.TB, d sandbox.Driver) sandbox.Resumer {
 		t.Skipf("SKIPPED: driver %s cannot save processes", d.Name())
 	}
 	if d.Capabilities().Isolation == sandbox.IsolationNone {
-		t.Skipf("SKIPPED: driver %s runs no programs that could be saved; its own tests try its snapshots", d.Name())
+		t.Skipf("SKIPPED: driver %s runs no programs that could be saved", d.Name())
 	}
 	r, ok := d.(sandbox.Resumer)
 	if !ok {
