@@ -17,6 +17,7 @@ import (
 
 	"github.com/sojourn-dev/sojourn/sandbox"
 	"github.com/sojourn-dev/sojourn/sandbox/internal/local"
+	"github.com/sojourn-dev/sojourn/sandbox/internal/nat"
 )
 
 // The ids of the host that sandboxes of a server with root get: 65,536 each, from a
@@ -33,6 +34,7 @@ type launcher struct {
 	roots      *local.Roots
 	executable string
 	privileged bool
+	network    *nat.Network // nil where sandboxes cannot have one
 }
 
 // Launch starts the init in its namespaces, records it, gives it its plan and returns
@@ -66,6 +68,9 @@ func (l *launcher) Launch(ctx context.Context, c *local.Cell, spec sandbox.Spec)
 		err = c.Begun(process)
 	}
 	if err == nil {
+		err = l.attach(c, child.Pid, spec)
+	}
+	if err == nil {
 		c.Record.Root, err = l.instruct(ctx, conn, p, child.Pid)
 	}
 	if err != nil {
@@ -90,7 +95,10 @@ func (l *launcher) Kill(ctx context.Context, c *local.Cell) error {
 	if err := p.Kill(); err != nil {
 		return fmt.Errorf("kill keeper: %w", err)
 	}
-	return p.Wait(ctx)
+	if err := p.Wait(ctx); err != nil {
+		return err
+	}
+	return l.detach(c)
 }
 
 func (l *launcher) start(c *local.Cell, initEnd *os.File) (*os.Process, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
@@ -25,11 +26,16 @@ type Config struct {
 	Executable string
 	// Images is where sandboxes with an image get it from; nil is no images.
 	Images sandbox.Images
+	// RawNetwork is the private IPv4 network out of which sandboxes with NetworkNAT
+	// get their addresses; several servers of a host may share it. The zero value is
+	// no such sandboxes.
+	RawNetwork netip.Prefix
 }
 
 // Driver is a sandbox.Driver.
 type Driver struct {
-	machine *local.Machine
+	machine  *local.Machine
+	launcher *launcher
 }
 
 var (
@@ -47,14 +53,21 @@ func Open(cfg Config) (*Driver, error) {
 	l := &launcher{roots: local.NewRoots(filepath.Clean(cfg.Dir), cfg.Images), executable: cfg.Executable, privileged: privileged()}
 	caps := capabilities(!l.privileged)
 	caps.Images = cfg.Images != nil
+	if cfg.RawNetwork.IsValid() {
+		var err error
+		if l.network, err = openNetwork(cfg); err != nil {
+			return nil, err
+		}
+		caps.Networks = append(caps.Networks, sandbox.NetworkNAT)
+	}
 	m, err := local.Open(Name, cfg.Dir, caps, l)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, l.close())
 	}
 	if err := l.roots.Prepare(m); err != nil {
-		return nil, errors.Join(fmt.Errorf("open %s driver: %w", Name, err), m.Close())
+		return nil, errors.Join(fmt.Errorf("open %s driver: %w", Name, err), m.Close(), l.close())
 	}
-	return &Driver{machine: m}, nil
+	return &Driver{machine: m, launcher: l}, nil
 }
 
 func capabilities(unprivileged bool) sandbox.Capabilities {
@@ -111,7 +124,7 @@ func (d *Driver) Leftovers() error { return d.machine.Leftovers() }
 func (d *Driver) ImagesInUse() (map[string]bool, error) { return d.machine.ImagesInUse() }
 
 // Close lets go of all sandboxes; they run on. It ends those that are ready.
-func (d *Driver) Close() error { return d.machine.Close() }
+func (d *Driver) Close() error { return errors.Join(d.machine.Close(), d.launcher.close()) }
 
 // privileged reports whether this process may map users and mounts as root does. If
 // not, the sandbox's root is this process's own user.

@@ -101,7 +101,8 @@ func Open(cfg Config, keep func(id string) bool) (*Network, error) {
 	return n, nil
 }
 
-// Close lets go of the network; links and rules stay.
+// Close lets go of the network; links and rules stay. It may be called twice, and not beside
+// other methods.
 func (n *Network) Close() error {
 	if n.links != nil {
 		n.links.Close()
