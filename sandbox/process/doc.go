@@ -20,9 +20,10 @@
 //   - No process outlives Destroy: the guard is the parent of all orphans, and each
 //     process has a mark in its environment in case the guard is killed.
 //
-// It is no wall for strangers' programs: they see the host's processes, share its users,
-// its memory and its kernel without limit, and can connect to sockets with a path that
-// their user may connect to, unless the kernel is very new.
+// It is no wall for strangers' programs: they see the host's processes, share its users
+// and its kernel, and can connect to sockets with a path that their user may connect to,
+// unless the kernel is very new. Memory, processors and processes have limits where the
+// server can make control groups.
 //
 // The fixed paths of package sandbox do not exist for programs. The protocol has them:
 // the keeper translates working directories, files, and the arguments and variables that

@@ -20,16 +20,18 @@ const guardTime = 10 * time.Second
 // Kill asks the guard to end the sandbox. Then it looks for what the guard could not have
 // seen because something had killed it: processes with the sandbox's mark.
 func (l *launcher) Kill(ctx context.Context, c *local.Cell) error {
-	if c.Record.Ready {
+	guards := []local.Process{c.Record.Process}
+	if c.Record.Process.PID == 0 {
+		guards = naming(c.ID)
+	} else if err := c.Begun(local.Process{}); err != nil {
 		// Its processes take a moment to end; a server that comes back meanwhile must
 		// not take them over.
-		c.Record.Ready = false
-		if err := c.Begun(c.Record.Process); err != nil {
+		return err
+	}
+	for _, g := range guards {
+		if err := endGuard(ctx, g); err != nil {
 			return err
 		}
-	}
-	if err := endGuard(ctx, c.Record.Process); err != nil {
-		return err
 	}
 	for {
 		left := marked(c.ID)
@@ -70,19 +72,31 @@ func endGuard(ctx context.Context, guard local.Process) error {
 	return guard.Wait(ctx)
 }
 
-// marked returns the processes with the mark of a sandbox in their first environment, and
-// those that have its id among their arguments: a guard that has only begun.
+// marked returns the processes with the mark of a sandbox in their first environment. The
+// guard has it too.
 func marked(id string) []local.Process {
 	mark := []byte(markVariable + "=" + id + "\x00")
+	return find(func(dir string) bool {
+		env, err := os.ReadFile(dir + "/environ") // unreadable: not ours, or gone
+		return err == nil && bytes.Contains(env, mark)
+	})
+}
+
+// naming returns the processes that have the id of a sandbox as an argument: its guard, and
+// what the guard starts before that becomes the keeper.
+func naming(id string) []local.Process {
+	arg := []byte("\x00" + id + "\x00")
+	return find(func(dir string) bool {
+		args, err := os.ReadFile(dir + "/cmdline")
+		return err == nil && bytes.Contains(args, arg)
+	})
+}
+
+// find returns the processes that which says yes to, given their directory in /proc.
+func find(which func(dir string) bool) []local.Process {
 	var found []local.Process
 	for _, pid := range processes() {
-		if pid == os.Getpid() {
-			continue
-		}
-		dir := "/proc/" + strconv.Itoa(pid)
-		env, _ := os.ReadFile(dir + "/environ") // unreadable: not ours, or gone
-		args, _ := os.ReadFile(dir + "/cmdline")
-		if !bytes.Contains(env, mark) && !bytes.Contains(args, []byte("\x00"+id+"\x00")) {
+		if pid == os.Getpid() || !which("/proc/"+strconv.Itoa(pid)) {
 			continue
 		}
 		if p, err := local.FindProcess(pid); err == nil {
