@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -55,7 +56,11 @@ var drivers = []driverRow{
 			return namespace.Probe(ctx, namespace.Config{Dir: dir, Executable: exe})
 		},
 		open: func(dir, exe string) (sandbox.Driver, error) {
-			return namespace.Open(namespace.Config{Dir: dir, Executable: exe})
+			raw, err := rawNetwork()
+			if err != nil {
+				return nil, err
+			}
+			return namespace.Open(namespace.Config{Dir: dir, Executable: exe, RawNetwork: raw})
 		},
 	},
 	engineRow(docker.Name, "", false),
@@ -69,6 +74,20 @@ var drivers = []driverRow{
 			return process.Open(process.Config{Dir: dir, Executable: exe})
 		},
 	},
+}
+
+// rawNetwork is the range of addresses that the operator gives to sandboxes with an
+// interface of their own; the zero value is none.
+func rawNetwork() (netip.Prefix, error) {
+	text := os.Getenv("SOJOURN_RAW_NETWORK")
+	if text == "" {
+		return netip.Prefix{}, nil
+	}
+	p, err := netip.ParsePrefix(text)
+	if err != nil {
+		return p, usagef("SOJOURN_RAW_NETWORK: %v", err)
+	}
+	return p, nil
 }
 
 // engineRow is the driver of a container engine, whose sandboxes have at least the wall

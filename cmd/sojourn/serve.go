@@ -36,7 +36,7 @@ func parseServe(io stdio, args []string) (f serveFlags, err error) {
 	fs.SetOutput(io.err)
 	fs.StringVar(&f.listen, "listen", env("SOJOURN_LISTEN", "127.0.0.1:7777"), "address `HOST:PORT` to listen on; port 0 takes a free one")
 	fs.StringVar(&f.data, "data", env("SOJOURN_DATA", defaultData()), "`directory` of all that the server keeps")
-	fs.StringVar(&f.driver, "driver", env("SOJOURN_DRIVER", "auto"), "sandbox driver: auto, gvisor, namespace, docker, microvm or none")
+	fs.StringVar(&f.driver, "driver", env("SOJOURN_DRIVER", "auto"), "sandbox driver: auto, gvisor, namespace, docker, process, microvm or none")
 	fs.StringVar(&f.logLevel, "log-level", env("SOJOURN_LOG_LEVEL", "info"), "debug, info, warn or error; the log goes to standard error")
 	fs.DurationVar(&f.ceiling, "lease-ceiling", sojourn.DefaultCeiling, "hard bound of a lease")
 	fs.DurationVar(&f.hold, "idle-hold", sojourn.DefaultHold, "how long an unused sandbox is kept")
