@@ -101,10 +101,9 @@ func Start(t testing.TB, c Config) *Server {
 	s := &Server{t: t, cfg: c, Dir: c.Dir, addr: "127.0.0.1:0", bucket: c.Bucket}
 	programs := map[string]keeper.Program{sandbox.KeeperPath: script.Run}
 	maps.Copy(programs, c.Programs)
-	s.Fake = fake.New(fake.Config{Dir: filepath.Join(s.Dir, "sandboxes"), Programs: programs})
 	s.Fake = fake.New(fake.Config{
 		Dir:      filepath.Join(s.Dir, "sandboxes"),
-		Programs: map[string]keeper.Program{sandbox.KeeperPath: script.Run},
+		Programs: programs,
 	})
 	key, err := age.GenerateX25519Identity()
 	if err != nil {
