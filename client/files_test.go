@@ -19,7 +19,7 @@ import (
 )
 
 // archive makes a tar archive of names and contents.
-func archive(t *testing.T, files ...string) []byte {
+func archive(t testing.TB, files ...string) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
