@@ -91,6 +91,9 @@ func (d *Decision) EndRun(id RunID, to RunState, stopReason string, why *RunErro
 		payload["error"] = why
 		payload["code"] = why.Code
 	}
+	if r.ModelError != nil {
+		payload["modelError"] = r.ModelError
+	}
 	event := map[RunState]EventType{
 		RunCompleted: EventRunCompleted, RunFailed: EventRunFailed,
 		RunCrashed: EventRunCrashed, RunCancelled: EventRunCancelled,

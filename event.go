@@ -42,6 +42,7 @@ const (
 	EventInteractionWithdrawn EventType = "interaction.withdrawn"
 	EventAgentUpdate          EventType = "agent.update" // one protocol update, with its raw form
 	EventAgentLog             EventType = "agent.log"    // output outside the protocol
+	EventModelCalled          EventType = "model.called" // one call of a model through the gateway: usage, cost and outcome, no content
 )
 
 // EventTypes lists every event type, for the catalogue and for filters.
@@ -53,7 +54,7 @@ var EventTypes = []EventType{
 	EventWorkspaceRestored, EventWorkspaceDraining, EventWorkspaceResumed, EventWorkspaceColdStart,
 	EventWorkspaceLimit, EventNetworkChanged, EventNetworkDecided, EventCheckpointSealed, EventCheckpointFailed,
 	EventInteractionRequested, EventInteractionAnswered, EventInteractionExpired,
-	EventInteractionWithdrawn, EventAgentUpdate, EventAgentLog,
+	EventInteractionWithdrawn, EventAgentUpdate, EventAgentLog, EventModelCalled,
 }
 
 // Event is an appended fact. Seq starts at 1 in each session and has no gap; an

@@ -223,6 +223,22 @@ var modelCommands = map[string]func(*rapid.T, *world) func(*Decision) error{
 			return nil
 		}
 	},
+	"note model call": func(t *rapid.T, w *world) func(*Decision) error {
+		epoch := w.anEpoch(t)
+		failure := rapid.SampledFrom([]ModelFailure{"", ModelStatus, ModelCut, ModelCancelled}).Draw(t, "failure")
+		return func(d *Decision) error {
+			was := d.Facts().Active
+			d.NoteModelCall(epoch, ModelCall{Failure: failure})
+			r := d.Facts().Active
+			if r != nil && r.Epoch == epoch && failure != ModelCancelled && (r.ModelError != nil) != (failure != "") {
+				t.Fatalf("after a call with failure %q the run remembers %+v", failure, r.ModelError)
+			}
+			if r != nil && r.Epoch != epoch && r.ModelError != was.ModelError && *r.ModelError != *was.ModelError {
+				t.Fatal("a call from another sandbox changed the run")
+			}
+			return nil
+		}
+	},
 	"archive": func(t *rapid.T, w *world) func(*Decision) error {
 		if rapid.IntRange(0, 9).Draw(t, "really") > 0 {
 			return func(*Decision) error { return nil }

@@ -79,6 +79,9 @@ type Run struct {
 	// StopReason is the agent's word for why the turn ended, or one of ours.
 	StopReason string
 	Error      *RunError
+	// ModelError is why the last call of a model in the run failed; nil when there
+	// was none or it gave a whole answer.
+	ModelError *ModelError
 	// Final is the state that a sealing run will enter; "" before.
 	Final RunState
 }

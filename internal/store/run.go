@@ -6,14 +6,14 @@ import (
 
 const (
 	runColumns = `id, session, turn, state, epoch,
-	queued_at, started_at, active_at, sealing_at, ended_at, cancel_at, stop_reason, error, final`
+	queued_at, started_at, active_at, sealing_at, ended_at, cancel_at, stop_reason, error, final, model_error`
 
 	upsertRun = `INSERT INTO runs (` + runColumns + `)
-	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
 	ON CONFLICT (id) DO UPDATE SET state = excluded.state, epoch = excluded.epoch,
 	started_at = excluded.started_at, active_at = excluded.active_at, sealing_at = excluded.sealing_at,
 	ended_at = excluded.ended_at, cancel_at = excluded.cancel_at, stop_reason = excluded.stop_reason,
-	error = excluded.error, final = excluded.final`
+	error = excluded.error, final = excluded.final, model_error = excluded.model_error`
 
 	selectRun       = `SELECT ` + runColumns + ` FROM runs WHERE id = $1`
 	selectRunOfTurn = `SELECT ` + runColumns + ` FROM runs WHERE turn = $1 ORDER BY queued_at DESC, id DESC LIMIT 1`
@@ -29,15 +29,18 @@ const (
 
 func scanRun(row scanner) (r sojourn.Run, err error) {
 	var queued, started, active, sealing, ended, cancel int64
-	var why string
+	var why, model string
 	err = row.Scan(&r.ID, &r.Session, &r.Turn, &r.State, &r.Epoch,
-		&queued, &started, &active, &sealing, &ended, &cancel, &r.StopReason, &why, &r.Final)
+		&queued, &started, &active, &sealing, &ended, &cancel, &r.StopReason, &why, &r.Final, &model)
 	if err != nil {
 		return r, err
 	}
 	r.QueuedAt, r.StartedAt, r.ActiveAt = instant(queued), instant(started), instant(active)
 	r.SealingAt, r.EndedAt, r.CancelAt = instant(sealing), instant(ended), instant(cancel)
-	return r, decode(why, &r.Error)
+	if err := decode(why, &r.Error); err != nil {
+		return r, err
+	}
+	return r, decode(model, &r.ModelError)
 }
 
 func (t *Tx) putRun(r sojourn.Run) error {
@@ -45,9 +48,13 @@ func (t *Tx) putRun(r sojourn.Run) error {
 	if err != nil {
 		return t.fail("encode run error", err)
 	}
+	model, err := encoded(r.ModelError, r.ModelError == nil)
+	if err != nil {
+		return t.fail("encode model error", err)
+	}
 	_, err = t.exec("write run", upsertRun, r.ID, r.Session, r.Turn, r.State, r.Epoch,
 		micros(r.QueuedAt), micros(r.StartedAt), micros(r.ActiveAt), micros(r.SealingAt), micros(r.EndedAt),
-		micros(r.CancelAt), r.StopReason, why, r.Final)
+		micros(r.CancelAt), r.StopReason, why, r.Final, model)
 	return err
 }
 

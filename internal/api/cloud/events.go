@@ -3,7 +3,9 @@ package cloud
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -100,20 +102,21 @@ func data(e sojourn.Event) json.RawMessage {
 	if len(e.Data) == 0 {
 		return json.RawMessage("{}")
 	}
-	if !strings.HasPrefix(string(e.Type), "workspace.") {
+	calls := e.Type == sojourn.EventModelCalled
+	if !calls && !strings.HasPrefix(string(e.Type), "workspace.") {
 		return e.Data
 	}
 	var all map[string]json.RawMessage
 	if json.Unmarshal(e.Data, &all) != nil {
 		return json.RawMessage("{}")
 	}
-	kept := map[string]json.RawMessage{}
-	for _, name := range shown {
-		if v, ok := all[name]; ok {
-			kept[name] = v
+	maps.DeleteFunc(all, func(name string, _ json.RawMessage) bool {
+		if calls {
+			return name == "provider" // with whom the installation has a contract
 		}
-	}
-	out, err := json.Marshal(kept)
+		return !slices.Contains(shown, name)
+	})
+	out, err := json.Marshal(all)
 	if err != nil {
 		return json.RawMessage("{}")
 	}

@@ -195,14 +195,22 @@ func TestEventTypesCarryThePrefixAndNoSandbox(t *testing.T) {
 			if want := `{"boundaryRunId":"B","checkpointId":"C","expiresAt":"E","reason":"R"}`; string(got.Data) != want {
 				t.Errorf("%s shows %s, want %s", kind, got.Data, want)
 			}
-		} else if string(got.Data) != string(payload) {
+		} else if kind != sojourn.EventModelCalled && string(got.Data) != string(payload) {
 			t.Errorf("%s shows %s, want all", kind, got.Data)
 		}
 	}
 }
 
+func TestModelCallShowsNoProvider(t *testing.T) {
+	payload := json.RawMessage(`{"api":"openai","costMicroCents":12,"inputTokens":3,"model":"large","provider":"reseller"}`)
+	got := event(sojourn.Event{Session: "s", Seq: 7, Type: sojourn.EventModelCalled, At: now, Data: payload})
+	if want := `{"api":"openai","costMicroCents":12,"inputTokens":3,"model":"large"}`; string(got.Data) != want {
+		t.Errorf("it shows %s, want %s", got.Data, want)
+	}
+}
+
 func TestEventWithoutPayloadHasAnEmptyOne(t *testing.T) {
-	for _, kind := range []sojourn.EventType{sojourn.EventRunQueued, sojourn.EventWorkspaceLost} {
+	for _, kind := range []sojourn.EventType{sojourn.EventRunQueued, sojourn.EventWorkspaceLost, sojourn.EventModelCalled} {
 		for _, payload := range []string{"", "{}"} {
 			if got := event(sojourn.Event{Type: kind, Data: json.RawMessage(payload)}); string(got.Data) != "{}" {
 				t.Errorf("%s with %q: %s", kind, payload, got.Data)

@@ -133,7 +133,7 @@ CREATE TABLE runs (
 	stop_reason TEXT   NOT NULL,
 	error       TEXT   NOT NULL,
 	final       TEXT   NOT NULL
-);
+, model_error TEXT NOT NULL DEFAULT '');
 CREATE UNIQUE INDEX runs_active ON runs (session)
 	WHERE state NOT IN ('completed', 'failed', 'crashed', 'cancelled');
 CREATE INDEX runs_in_order ON runs (session, queued_at, id);
