@@ -50,7 +50,7 @@ func doctor(ctx context.Context, io stdio, args []string) error {
 	}
 	r := machineReport{Version: buildVersion(), Kernel: kernel(), Arch: runtime.GOARCH, Root: os.Geteuid() == 0}
 	for _, row := range drivers {
-		report := runProbe(ctx, row, dir, exe)
+		report := runProbe(ctx, row, dir, exe, driverOptions{})
 		report.Driver = row.name
 		if report.Available && r.Auto == "" && !row.onRequest {
 			r.Auto = row.name

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sojourn-dev/sojourn/internal/config"
 	"github.com/sojourn-dev/sojourn/sandbox"
 	"github.com/sojourn-dev/sojourn/sandbox/docker"
 	"github.com/sojourn-dev/sojourn/sandbox/gvisor"
@@ -27,8 +28,16 @@ type driverRow struct {
 	name string
 	// onRequest says that auto never takes the driver.
 	onRequest bool
-	probe     func(ctx context.Context, dir, executable string) sandbox.Report
-	open      func(dir, executable string) (sandbox.Driver, error)
+	probe     func(ctx context.Context, dir, executable string, o driverOptions) sandbox.Report
+	open      func(dir, executable string, o driverOptions) (sandbox.Driver, error)
+}
+
+// driverOptions are what drivers need to know besides where they work.
+type driverOptions struct {
+	images       sandbox.Images // nil for none
+	runsc        string
+	engine       config.Docker
+	engineImages []string // what sessions may have a container engine fetch
 }
 
 // drivers lists the drivers, the one with the strongest wall first: auto takes
@@ -37,40 +46,40 @@ var drivers = []driverRow{
 	engineRow(docker.NameMicroVM, sandbox.IsolationMicroVM, true),
 	{
 		name: gvisor.Name,
-		probe: func(ctx context.Context, dir, exe string) sandbox.Report {
+		probe: func(ctx context.Context, dir, exe string, o driverOptions) sandbox.Report {
 			if dynamic() {
 				return sandbox.Report{
 					Driver: gvisor.Name, Isolation: sandbox.IsolationGVisor,
 					Reason: "this executable is linked dynamically", Fix: "Build it with CGO_ENABLED=0.",
 				}
 			}
-			return gvisor.Probe(ctx, gvisor.Config{Dir: dir, Executable: exe})
+			return gvisor.Probe(ctx, gvisor.Config{Dir: dir, Executable: exe, Runsc: o.runsc})
 		},
-		open: func(dir, exe string) (sandbox.Driver, error) {
-			return gvisor.Open(gvisor.Config{Dir: dir, Executable: exe})
+		open: func(dir, exe string, o driverOptions) (sandbox.Driver, error) {
+			return gvisor.Open(gvisor.Config{Dir: dir, Executable: exe, Images: o.images, Runsc: o.runsc})
 		},
 	},
 	{
 		name: namespace.Name,
-		probe: func(ctx context.Context, dir, exe string) sandbox.Report {
+		probe: func(ctx context.Context, dir, exe string, o driverOptions) sandbox.Report {
 			return namespace.Probe(ctx, namespace.Config{Dir: dir, Executable: exe})
 		},
-		open: func(dir, exe string) (sandbox.Driver, error) {
+		open: func(dir, exe string, o driverOptions) (sandbox.Driver, error) {
 			raw, err := rawNetwork()
 			if err != nil {
 				return nil, err
 			}
-			return namespace.Open(namespace.Config{Dir: dir, Executable: exe, RawNetwork: raw})
+			return namespace.Open(namespace.Config{Dir: dir, Executable: exe, Images: o.images, RawNetwork: raw})
 		},
 	},
 	engineRow(docker.Name, "", false),
 	{
 		// For development: no wall against strangers' programs.
 		name: process.Name, onRequest: true,
-		probe: func(ctx context.Context, dir, exe string) sandbox.Report {
+		probe: func(ctx context.Context, dir, exe string, o driverOptions) sandbox.Report {
 			return process.Probe(ctx, process.Config{Dir: dir, Executable: exe})
 		},
-		open: func(dir, exe string) (sandbox.Driver, error) {
+		open: func(dir, exe string, o driverOptions) (sandbox.Driver, error) {
 			return process.Open(process.Config{Dir: dir, Executable: exe})
 		},
 	},
@@ -93,22 +102,26 @@ func rawNetwork() (netip.Prefix, error) {
 // engineRow is the driver of a container engine, whose sandboxes have at least the wall
 // that isolation names.
 func engineRow(name string, isolation sandbox.Isolation, onRequest bool) driverRow {
-	config := func(dir, exe string) docker.Config {
-		return docker.Config{Dir: dir, Executable: exe, Isolation: isolation}
+	config := func(dir, exe string, o driverOptions) docker.Config {
+		return docker.Config{
+			Dir: dir, Executable: exe, Isolation: isolation, Host: o.engine.Host, Runtime: o.engine.Runtime, Images: o.engineImages,
+		}
 	}
 	return driverRow{
 		name: name, onRequest: onRequest,
-		probe: func(ctx context.Context, dir, exe string) sandbox.Report {
-			return docker.Probe(ctx, config(dir, exe))
+		probe: func(ctx context.Context, dir, exe string, o driverOptions) sandbox.Report {
+			return docker.Probe(ctx, config(dir, exe, o))
 		},
-		open: func(dir, exe string) (sandbox.Driver, error) { return docker.Open(config(dir, exe)) },
+		open: func(dir, exe string, o driverOptions) (sandbox.Driver, error) {
+			return docker.Open(config(dir, exe, o))
+		},
 	}
 }
 
 // chooseDriver opens the driver that the operator asked for, or with "auto" the
 // strongest one that works here. It never falls back silently: the reason says
 // what was tried. With "auto" and nothing that works there is no driver.
-func chooseDriver(ctx context.Context, data, want string, log *slog.Logger) (sandbox.Driver, string, error) {
+func chooseDriver(ctx context.Context, data, want string, o driverOptions, log *slog.Logger) (sandbox.Driver, string, error) {
 	if want == "none" {
 		return nil, "the operator asked for none", nil
 	}
@@ -123,13 +136,13 @@ func chooseDriver(ctx context.Context, data, want string, log *slog.Logger) (san
 		if want != row.name && (want != "auto" || row.onRequest) {
 			continue
 		}
-		report := probeOnce(ctx, row, data, exe)
+		report := probeOnce(ctx, row, data, exe, o)
 		if !report.Available {
 			tried = append(tried, strings.TrimSpace(row.name+": "+report.Reason+" "+report.Fix))
 			log.Warn("sandbox driver does not work here", "driver", row.name, "reason", report.Reason, "fix", report.Fix)
 			continue
 		}
-		d, err := row.open(filepath.Join(data, "sandboxes", row.name), exe)
+		d, err := row.open(filepath.Join(data, "sandboxes", row.name), exe, o)
 		if err != nil {
 			return nil, "", err
 		}
@@ -226,12 +239,12 @@ func forgetExecutables(bin, current string) {
 
 // probeOnce probes a driver, unless it was found to work with this executable
 // since the machine started: a server that restarts should be back at once.
-func probeOnce(ctx context.Context, row driverRow, data, exe string) sandbox.Report {
+func probeOnce(ctx context.Context, row driverRow, data, exe string, o driverOptions) sandbox.Report {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return runProbe(ctx, row, data, exe)
+		return runProbe(ctx, row, data, exe, o)
 	}
-	stamp := fmt.Sprintf("%s %s %d", strings.TrimSpace(string(boot)), exe, os.Geteuid())
+	stamp := fmt.Sprintf("%s %s %d %s %s", strings.TrimSpace(string(boot)), exe, os.Geteuid(), o.runsc, o.engine)
 	file := filepath.Join(data, "bin", "probe-"+row.name+".json")
 	var kept struct {
 		Stamp  string         `json:"stamp"`
@@ -240,7 +253,7 @@ func probeOnce(ctx context.Context, row driverRow, data, exe string) sandbox.Rep
 	if b, err := os.ReadFile(file); err == nil && json.Unmarshal(b, &kept) == nil && kept.Stamp == stamp && kept.Report.Available {
 		return kept.Report
 	}
-	kept.Stamp, kept.Report = stamp, runProbe(ctx, row, data, exe)
+	kept.Stamp, kept.Report = stamp, runProbe(ctx, row, data, exe, o)
 	if b, err := json.Marshal(kept); err == nil && kept.Report.Available {
 		// A lost or torn file only means that the next start probes again.
 		_ = os.WriteFile(file, b, 0o600)
@@ -248,8 +261,8 @@ func probeOnce(ctx context.Context, row driverRow, data, exe string) sandbox.Rep
 	return kept.Report
 }
 
-func runProbe(ctx context.Context, row driverRow, data, exe string) sandbox.Report {
+func runProbe(ctx context.Context, row driverRow, data, exe string, o driverOptions) sandbox.Report {
 	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
 	defer cancel()
-	return row.probe(ctx, filepath.Join(data, "sandboxes", row.name+"-probe"), exe)
+	return row.probe(ctx, filepath.Join(data, "sandboxes", row.name+"-probe"), exe, o)
 }

@@ -94,7 +94,7 @@ var probedDriver = sync.OnceValues(func() (name, why string) {
 		if only != "" && only != row.name {
 			continue
 		}
-		report := row.probe(ctx, filepath.Join(dir, row.name), exe)
+		report := row.probe(ctx, filepath.Join(dir, row.name), exe, driverOptions{})
 		if report.Available {
 			return row.name, ""
 		}

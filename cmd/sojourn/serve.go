@@ -16,9 +16,11 @@ import (
 
 	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/internal/checkpoint"
+	"github.com/sojourn-dev/sojourn/internal/config"
 	"github.com/sojourn-dev/sojourn/internal/harness"
 	"github.com/sojourn-dev/sojourn/internal/harness/acp"
 	"github.com/sojourn-dev/sojourn/internal/server"
+	"github.com/sojourn-dev/sojourn/internal/snapshot"
 	"github.com/sojourn-dev/sojourn/internal/store"
 	"github.com/sojourn-dev/sojourn/internal/store/sqlite"
 	"github.com/sojourn-dev/sojourn/sandbox"
@@ -27,8 +29,9 @@ import (
 // serveFlags are the settings of a server. A flag goes over its environment
 // variable, which goes over the default.
 type serveFlags struct {
-	listen, data, driver, logLevel string
-	ceiling, hold, turnDeadline    time.Duration
+	listen, data, driver, logLevel, config string
+	ceiling, hold, turnDeadline            time.Duration
+	printConfig                            bool
 }
 
 func parseServe(io stdio, args []string) (f serveFlags, err error) {
@@ -36,7 +39,9 @@ func parseServe(io stdio, args []string) (f serveFlags, err error) {
 	fs.SetOutput(io.err)
 	fs.StringVar(&f.listen, "listen", env("SOJOURN_LISTEN", "127.0.0.1:7777"), "address `HOST:PORT` to listen on; port 0 takes a free one")
 	fs.StringVar(&f.data, "data", env("SOJOURN_DATA", defaultData()), "`directory` of all that the server keeps")
-	fs.StringVar(&f.driver, "driver", env("SOJOURN_DRIVER", "auto"), "sandbox driver: auto, gvisor, namespace, docker, process, microvm or none")
+	fs.StringVar(&f.driver, "driver", env("SOJOURN_DRIVER", "auto"), "sandbox driver: auto, gvisor, namespace, docker, microvm, process or none")
+	fs.StringVar(&f.config, "config", env("SOJOURN_CONFIG", ""), "configuration `file`; sojourn serve --print-config prints a commented one")
+	fs.BoolVar(&f.printConfig, "print-config", false, "print a configuration file with all that there is, commented, and exit")
 	fs.StringVar(&f.logLevel, "log-level", env("SOJOURN_LOG_LEVEL", "info"), "debug, info, warn or error; the log goes to standard error")
 	fs.DurationVar(&f.ceiling, "lease-ceiling", sojourn.DefaultCeiling, "hard bound of a lease")
 	fs.DurationVar(&f.hold, "idle-hold", sojourn.DefaultHold, "how long an unused sandbox is kept")
@@ -84,6 +89,10 @@ func serve(ctx context.Context, io stdio, args []string) error {
 	if err != nil {
 		return err
 	}
+	if f.printConfig {
+		_, err := fmt.Fprint(io.out, config.Sample)
+		return err
+	}
 	if err := becomeStatic(ctx, io); err != nil {
 		return err
 	}
@@ -104,6 +113,19 @@ func serve(ctx context.Context, io stdio, args []string) error {
 	if err != nil {
 		return err
 	}
+	cfg, err := config.Load(f.config)
+	if err != nil {
+		return err
+	}
+	set, err := newSetup(cfg, f.data, log)
+	if err != nil {
+		return err
+	}
+	defer set.close()
+	processKey, err := snapshot.OpenKey(filepath.Join(f.data, "keys", "processes.key"))
+	if err != nil {
+		return err
+	}
 	script, _ := harness.RuntimeByID("script")
 	chosenKey := os.Getenv("SOJOURN_ADMIN_KEY")
 	os.Unsetenv("SOJOURN_ADMIN_KEY") // what this process starts must not inherit it
@@ -111,6 +133,8 @@ func serve(ctx context.Context, io stdio, args []string) error {
 	s, err := server.Open(ctx, server.Config{
 		Bucket: bucket, Cache: cache, Harness: &acp.Harness{Version: buildVersion()}, Runtimes: []harness.Runtime{script}, Log: log, Version: buildVersion(),
 		Terms: sojourn.Terms{Ceiling: f.ceiling, Hold: f.hold}, TurnDeadline: f.turnDeadline, AdminKey: chosenKey,
+		Sandbox: set.sandbox, CheckImage: set.images.Check, Egress: server.EgressOf(set.egress), Tidy: set.tidy,
+		ProcessKey: processKey, SnapshotDir: filepath.Join(f.data, "snapshots"),
 		OpenStore: func(ctx context.Context, onEvents func(sojourn.SessionID, []sojourn.Event)) (store.Store, error) {
 			st, err := sqlite.Open(ctx, sqlite.Config{Dir: f.data, OnEvents: onEvents, Log: log})
 			if err != nil {
@@ -121,10 +145,11 @@ func serve(ctx context.Context, io stdio, args []string) error {
 			if l, err = net.Listen("tcp", f.listen); err != nil {
 				return nil, errors.Join(fmt.Errorf("listen: %w", err), st.Close())
 			}
+			set.listensAt(l.Addr())
 			return st, nil
 		},
 		OpenDriver: func(ctx context.Context) (sandbox.Driver, string, error) {
-			return chooseDriver(ctx, f.data, f.driver, log)
+			return set.openDriver(ctx, f.driver)
 		},
 	})
 	if err != nil {

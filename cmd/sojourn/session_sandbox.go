@@ -3,12 +3,11 @@ package main
 import (
 	"context"
 	"flag"
-	"fmt"
-	"math"
 	"strconv"
 	"strings"
 
 	"github.com/sojourn-dev/sojourn/client"
+	"github.com/sojourn-dev/sojourn/internal/config"
 )
 
 const networkHelp = `A rule is HOST, HOST:PORT, *.DOMAIN, an address or a range of addresses, for
@@ -69,23 +68,9 @@ func (f *sizeFlag) String() string { return strconv.FormatInt(int64(*f), 10) }
 
 // Set parses a size.
 func (f *sizeFlag) Set(s string) error {
-	n, err := parseSize(s)
+	n, err := config.ParseSize(s)
 	*f = sizeFlag(n)
 	return err
-}
-
-func parseSize(s string) (int64, error) {
-	digits := strings.TrimRight(strings.ToUpper(s), "IB")
-	factor := int64(1)
-	if i := strings.IndexAny(digits, "KMGT"); i >= 0 && i == len(digits)-1 {
-		factor = int64(1) << (10 * (1 + strings.IndexByte("KMGT", digits[i])))
-		digits = digits[:i]
-	}
-	n, err := strconv.ParseInt(digits, 10, 64)
-	if err != nil || n <= 0 || n > math.MaxInt64/factor {
-		return 0, fmt.Errorf("%q is no size such as 512M or 2G", s)
-	}
-	return n * factor, nil
 }
 
 // coresFlag is a number of cores, kept in thousandths.
@@ -96,12 +81,9 @@ func (f *coresFlag) String() string { return strconv.FormatFloat(float64(*f)/100
 
 // Set parses a number of cores.
 func (f *coresFlag) Set(s string) error {
-	v, err := strconv.ParseFloat(s, 64)
-	if err != nil || !(v > 0 && v <= 4096) {
-		return fmt.Errorf("%q is no number of cores such as 0.5 or 2", s)
-	}
-	*f = coresFlag(math.Round(v * 1000))
-	return nil
+	v, err := config.ParseCores(s)
+	*f = coresFlag(v)
+	return err
 }
 
 func prepareNetwork(fs *flag.FlagSet) func(context.Context, *shell, []string) error {

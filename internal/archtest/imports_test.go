@@ -45,6 +45,7 @@ var mayImport = map[string]string{
 
 	// What is kept.
 	"internal/checkpoint":      "",
+	"internal/config":          "",
 	"internal/snapshot":        "",
 	"internal/store":           ".",
 	"internal/store/migration": "",
@@ -69,11 +70,12 @@ var mayImport = map[string]string{
 	// Where the parts are put together. Only the command, and the whole server in
 	// a test, name an implementation.
 	"internal/server": ". internal/api internal/api/cloud internal/api/operator internal/auth internal/checkpoint " +
+		"internal/egress " +
 		"internal/engine internal/harness internal/hub internal/snapshot internal/store sandbox",
 	"internal/servertest": ". internal/checkpoint internal/engine internal/harness internal/harness/acp internal/harness/script internal/keeper " +
 		"internal/server internal/store internal/store/sqlite sandbox sandbox/fake",
-	"cmd/sojourn": ". client internal/checkpoint internal/harness internal/harness/acp internal/harness/script internal/keeper " +
-		"internal/server internal/store internal/store/sqlite internal/tarball internal/terminal sandbox sandbox/docker sandbox/gvisor sandbox/namespace sandbox/process",
+	"cmd/sojourn": ". client internal/checkpoint internal/config internal/egress internal/harness internal/harness/acp internal/harness/script internal/keeper " +
+		"internal/server internal/snapshot internal/store internal/store/sqlite internal/tarball internal/terminal sandbox sandbox/docker sandbox/gvisor sandbox/image sandbox/namespace sandbox/process sandbox/warm",
 	"internal/terminal": "",
 	"internal/archtest": "",
 }
@@ -85,6 +87,7 @@ var mayUse = map[string]string{
 	"gvisor.dev/gvisor":                      "sandbox/gvisor", // minutes of compiling
 	"github.com/moby/moby":                   "sandbox/docker",
 	"modernc.org/sqlite":                     "internal/store/sqlite",
+	"go.yaml.in/yaml":                        "internal/config",
 	"filippo.io/age":                         "internal/server internal/servertest internal/snapshot",
 	"database/sql":                           "internal/store internal/store/migration internal/store/sqlite",
 	"github.com/pressly/goose":               "internal/store/migration",

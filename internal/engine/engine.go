@@ -45,6 +45,8 @@ type Config struct {
 	Sandbox sojourn.SandboxSpec
 	// CheckImage refuses images that sessions may not name; nil refuses all.
 	CheckImage func(reference string) error
+	// Tidy is called when the engine tidies up, once a day; nil is nothing.
+	Tidy func(context.Context) error
 	// Egress is the way of sandboxes to the network; nil means that there is none.
 	Egress Egress
 	// Processes keeps saved processes, and SnapshotDir is where they are unpacked,

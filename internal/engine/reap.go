@@ -148,6 +148,11 @@ func (e *Engine) tidy(ctx context.Context) {
 	if err := e.removeOrphans(ctx); err != nil && ctx.Err() == nil {
 		e.log.Error("remove orphans of the blob store", "error", err)
 	}
+	if e.cfg.Tidy != nil {
+		if err := e.cfg.Tidy(ctx); err != nil && ctx.Err() == nil {
+			e.log.Error("tidy up", "error", err)
+		}
+	}
 	if err := e.sweepProcesses(ctx); err != nil && ctx.Err() == nil {
 		e.log.Error("remove saved processes", "error", err)
 	}

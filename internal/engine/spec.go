@@ -27,30 +27,35 @@ func (e *Engine) spec(s sojourn.Session, epoch int64) (sandbox.Spec, error) {
 	if err := e.checkSandbox(s.Sandbox); err != nil {
 		return sandbox.Spec{}, err
 	}
-	spec := sandbox.Spec{
-		Session: string(s.ID), Epoch: epoch, Image: s.Sandbox.Image,
-		Limits: e.limits(s.Sandbox.Limits),
-	}
-	if spec.Image == "" {
-		spec.Image = e.cfg.Sandbox.Image
-	}
+	spec := specOf(s.Sandbox, e.cfg.Sandbox, e.cfg.Driver.Capabilities())
+	spec.Session, spec.Epoch = string(s.ID), epoch
 	if e.policy(s).Raw {
 		spec.Network = sandbox.NetworkNAT
 	}
 	return spec, nil
 }
 
-// limits are a session's, and for the rest the installation's as far as the
+// PlainSpec is what the sandbox of a session is made from that asks for nothing,
+// without the names of session and epoch.
+func PlainSpec(def sojourn.SandboxSpec, caps sandbox.Capabilities) sandbox.Spec {
+	return specOf(sojourn.SandboxSpec{}, def, caps)
+}
+
+// specOf takes from def what the session does not say, its limits as far as the
 // driver enforces them.
-func (e *Engine) limits(l sojourn.SandboxLimits) sandbox.Limits {
-	can, def := e.cfg.Driver.Capabilities().Limits, e.cfg.Sandbox.Limits
-	return sandbox.Limits{
-		MemoryBytes: either(l.MemoryBytes, def.MemoryBytes, can.Memory),
-		DiskBytes:   either(l.DiskBytes, def.DiskBytes, can.Disk),
-		MilliCPUs:   either(l.MilliCPUs, def.MilliCPUs, can.CPU),
-		Processes:   either(l.Processes, def.Processes, can.Processes),
-		OpenFiles:   either(l.OpenFiles, def.OpenFiles, can.OpenFiles),
+func specOf(s, def sojourn.SandboxSpec, caps sandbox.Capabilities) sandbox.Spec {
+	l, can, d := s.Limits, caps.Limits, def.Limits
+	image := s.Image
+	if image == "" {
+		image = def.Image
 	}
+	return sandbox.Spec{Image: image, Limits: sandbox.Limits{
+		MemoryBytes: either(l.MemoryBytes, d.MemoryBytes, can.Memory),
+		DiskBytes:   either(l.DiskBytes, d.DiskBytes, can.Disk),
+		MilliCPUs:   either(l.MilliCPUs, d.MilliCPUs, can.CPU),
+		Processes:   either(l.Processes, d.Processes, can.Processes),
+		OpenFiles:   either(l.OpenFiles, d.OpenFiles, can.OpenFiles),
+	}}
 }
 
 func either[T int | int64](asked, fallback T, can bool) T {

@@ -43,6 +43,8 @@ type Config struct {
 	// and CheckImage refuses images that sessions may not name; nil refuses all.
 	Sandbox    sojourn.SandboxSpec
 	CheckImage func(reference string) error
+	// Tidy is called once a day, for what is not the engine's; nil is nothing.
+	Tidy func(context.Context) error
 	// Egress is the way of sandboxes to the network; nil means none.
 	Egress engine.Egress
 	// ProcessKey encrypts saved processes, which are unpacked in SnapshotDir,
@@ -116,7 +118,7 @@ func (s *Server) assemble(ctx context.Context, c Config, h *hub.Hub) (err error)
 		processes = snapshot.New(c.Bucket, c.ProcessKey)
 	}
 	s.Engine, err = engine.New(engine.Config{
-		Sandbox: c.Sandbox, CheckImage: c.CheckImage, Egress: c.Egress, Processes: processes, SnapshotDir: c.SnapshotDir,
+		Sandbox: c.Sandbox, CheckImage: c.CheckImage, Egress: c.Egress, Tidy: c.Tidy, Processes: processes, SnapshotDir: c.SnapshotDir,
 		Store: s.store, Hub: h, Checkpoints: checkpoint.New(c.Bucket, checkpoint.Config{}), Cache: c.Cache,
 		Driver: s.Driver, DriverReason: s.DriverReason, Harness: c.Harness, Runtimes: c.Runtimes,
 		Terms: c.Terms, TurnDeadline: c.TurnDeadline, CancelGrace: c.CancelGrace, SweepEvery: c.SweepEvery,

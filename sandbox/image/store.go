@@ -117,6 +117,13 @@ func (s *Store) Ensure(ctx context.Context, text string) (sandbox.Image, error) 
 	return image, nil
 }
 
+// Check reports whether the configuration allows a reference or a name, without
+// getting anything.
+func (s *Store) Check(text string) error {
+	_, err := s.lookUp(text)
+	return err
+}
+
 // lookUp returns what is meant by a reference or a name, if it is allowed.
 func (s *Store) lookUp(text string) (reference, error) {
 	if full, ok := s.cfg.Names[text]; ok {
