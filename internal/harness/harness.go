@@ -29,8 +29,14 @@ type Link interface {
 	Ack(ctx context.Context, processID string, seq int64) error
 	Terminate(ctx context.Context, processID string, grace time.Duration) (running bool, err error)
 	Remove(ctx context.Context, processID string) error
+	ReadFile(ctx context.Context, path string) ([]byte, error)
 	WriteFile(ctx context.Context, path string, data []byte) error
 	CreateDirectory(ctx context.Context, path string, recursive bool) error
+	ReadDirectory(ctx context.Context, path string) ([]link.DirEntry, error)
+	GetMetadata(ctx context.Context, path string) (link.Metadata, error)
+	RemovePath(ctx context.Context, path string, recursive, force bool) error
+	// Canonicalize resolves every link in path.
+	Canonicalize(ctx context.Context, path string) (string, error)
 }
 
 // Job is one run to drive.
@@ -46,6 +52,14 @@ type Job struct {
 	// Env are variables that every process of the session gets; those of the
 	// runtime go over them.
 	Env map[string]string
+	// Model is the name of the model that the session asked for; "" leaves the
+	// choice to the runtime.
+	Model string
+	// MCPServers are the session's MCP servers, each as ACP writes it:
+	// {"name", "command", "args", "env": [{"name", "value"}]} for a program in
+	// the sandbox, {"type": "http", "name", "url", "headers": [{"name",
+	// "value"}]} for one outside.
+	MCPServers []json.RawMessage
 	// Conversation is the agent's own id of the conversation to go on with;
 	// "" starts a new one. A conversation that the agent does not know is an
 	// outcome with code "conversation_not_restorable", never a fresh start.
@@ -83,6 +97,22 @@ type Port interface {
 	Answer(ctx context.Context, ref string) (sojourn.Answer, bool, error)
 	// Cancelled is closed when a caller has asked to cancel the run.
 	Cancelled() <-chan struct{}
+}
+
+// Steered is an optional ability of a [Port]: input that came for a run while
+// it was active. A harness that can take it asks between two steps of its agent
+// and remembers in its state how far it has come, so that each input is given
+// once.
+type Steered interface {
+	// Steering returns, in order, the inputs that came after the one with that
+	// number; 0 means all of them.
+	Steering(ctx context.Context, after int64) ([]Steer, error)
+}
+
+// Steer is one input for an active run.
+type Steer struct {
+	Number int64 // from 1, and rising, in the run
+	Input  []sojourn.Part
 }
 
 // Batch is what a harness has learned since the last one.
@@ -133,8 +163,10 @@ type Outcome struct {
 
 // Runtime is one row of the table of agent programs.
 type Runtime struct {
-	ID      string
-	Label   string
+	ID    string
+	Label string
+	// Harness names the harness that drives it, see [Mux]; "" means ACP.
+	Harness string
 	Command []string          // argv inside the sandbox
 	Env     map[string]string // added to the environment
 	// Files are settings written at each start, by path below the home.
@@ -159,7 +191,7 @@ type Runtime struct {
 
 // Setting is a mode or config option to apply at each start.
 type Setting struct {
-	Method string // "session/set_mode" or "session/set_config_option"
+	Method string // "session/set_mode" or "session/set_config_option"; "" for the built-in loop
 	ID     string // of the config option; "" for a mode
 	Value  string
 }

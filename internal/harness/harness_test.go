@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/internal/harness"
 	"github.com/sojourn-dev/sojourn/internal/link"
 	"github.com/sojourn-dev/sojourn/sandbox"
@@ -22,7 +23,7 @@ func TestEveryRuntimeRowIsUsable(t *testing.T) {
 			t.Errorf("row %q (%q) has no id of its own, or no label", r.ID, r.Label)
 		}
 		seen[r.ID] = true
-		if len(r.Command) == 0 && r.ID != "custom" {
+		if len(r.Command) == 0 && r.ID != "custom" && r.Harness != harness.HarnessLoop {
 			t.Errorf("%s has no command", r.ID)
 		}
 		if r.Exact && len(r.State) == 0 {
@@ -39,7 +40,7 @@ func TestEveryRuntimeRowIsUsable(t *testing.T) {
 			}
 		}
 	}
-	for _, id := range []string{"script", "codex", "opencode", "claude-code", "qwen", "gemini", "custom"} {
+	for _, id := range []string{"script", "loop", "codex", "opencode", "claude-code", "qwen", "gemini", "custom"} {
 		if !seen[id] {
 			t.Errorf("no row for %s", id)
 		}
@@ -144,5 +145,26 @@ func TestRuntimeOrderStartsWithScript(t *testing.T) {
 	}
 	if slices.Index(ids, "script") != 0 {
 		t.Errorf("runtimes are %v; the first is the default and needs no model", ids)
+	}
+}
+
+// named is a harness that says who it is.
+type named string
+
+func (n named) Drive(context.Context, harness.Job, harness.Port) (harness.Outcome, error) {
+	return harness.Outcome{State: sojourn.RunCompleted, Agent: string(n)}, nil
+}
+
+func TestMuxDrivesWithTheHarnessOfTheRow(t *testing.T) {
+	mux := harness.Mux{harness.HarnessACP: named("a"), harness.HarnessLoop: named("l")}
+	for row, want := range map[string]string{"": "a", harness.HarnessACP: "a", harness.HarnessLoop: "l"} {
+		out, err := mux.Drive(t.Context(), harness.Job{Runtime: harness.Runtime{Harness: row}}, nil)
+		if err != nil || out.Agent != want {
+			t.Errorf("harness %q: driven by %q, %v, want %q", row, out.Agent, err, want)
+		}
+	}
+	out, err := mux.Drive(t.Context(), harness.Job{Runtime: harness.Runtime{ID: "x", Harness: "other"}}, nil)
+	if err != nil || out.State != sojourn.RunFailed || out.Error == nil || out.Error.Code != string(sojourn.CodeRuntimeUnavailable) {
+		t.Errorf("an unknown harness: %+v, %v, want failed with %s", out, err, sojourn.CodeRuntimeUnavailable)
 	}
 }

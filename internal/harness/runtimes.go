@@ -50,6 +50,13 @@ var runtimes = []Runtime{
 		Exact:   true, Replays: true, Synced: true,
 	},
 	{
+		// Our own agent: it runs on the server, only its tools and its
+		// conversation are in the sandbox.
+		ID: "loop", Label: "Built-in loop", Harness: HarnessLoop,
+		State: []string{".sojourn-loop/**"},
+		Exact: true, Synced: true,
+	},
+	{
 		// @zed-industries/codex-acp 0.16.0
 		ID: "codex", Label: "Codex",
 		Command: []string{"codex-acp"},
