@@ -95,6 +95,9 @@ func happening(e client.Event) string {
 	case sojourn.EventAgentLog:
 		return "agent log: " + terminal.Line(d.Text, lineRunes)
 	}
+	if text := ofSandbox(sojourn.EventType(e.Type), d); text != "" {
+		return text
+	}
 	return elsewhere(sojourn.EventType(e.Type), d)
 }
 
@@ -151,6 +154,14 @@ type eventData struct {
 	Kind               string
 	Request            json.RawMessage
 	Answer             struct{ OptionID, Text string }
+
+	Detail    string
+	FromEpoch int64
+	Processes json.RawMessage
+	Limits    map[string]int64
+	Mode      string
+	Allow     []string
+	Decisions []sojourn.NetworkDecision
 }
 
 // ending says how a run ended; took is how long it did, or "".

@@ -288,6 +288,8 @@ func (e *Engine) snapshot(ctx context.Context, facts sojourn.Facts, c *compute) 
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return snap, "", err
 	}
+	// What is saved must not believe in connections that this process will end.
+	c.gate.close()
 	if snap, err = s.Snapshot(ctx, dir); err != nil {
 		return snap, "", err
 	}

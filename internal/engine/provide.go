@@ -135,16 +135,16 @@ func (e *Engine) provideResumed(ctx context.Context, facts sojourn.Facts, spec s
 	if err := json.Unmarshal(h.Processes.Snapshot, &spec.Resume.Snapshot); err != nil {
 		return nil, fmt.Errorf("decode a process snapshot: %w", err)
 	}
-	dirs, err := resumer.Prepare(ctx, spec)
-	if err != nil {
-		return nil, err
-	}
 	dir, discard, err := e.snapshotDir(spec)
 	if err != nil {
 		return nil, err
 	}
 	defer discard()
 	spec.Resume.Dir = dir
+	dirs, err := resumer.Prepare(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return e.restore(gctx, dirs, h) })
 	g.Go(func() error { return e.cfg.Processes.Load(gctx, h.Processes.Object, dir) })
