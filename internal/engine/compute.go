@@ -302,6 +302,9 @@ func (e *Engine) watch(c *compute) {
 	if !mine { // destroyed on purpose
 		return
 	}
+	if sandbox.ReasonOf(c.box.Err()) == sandbox.EndSnapshot {
+		return // on purpose, by the drain that ends the lease
+	}
 	e.log.Warn("sandbox ended", "session", c.session, "lease_epoch", c.epoch, "error", c.box.Err())
 	for {
 		err := e.decide(e.base, c.session, func(_ *store.Tx, d *sojourn.Decision) error {
