@@ -95,12 +95,21 @@ func New(cfg Config) *Keeper {
 	return k
 }
 
+// borrowed reports whether the keeper lives in the process of somebody else, whose
+// environment is then not that of a sandbox.
+func (c Config) borrowed() bool {
+	return c.Programs != nil || c.MapPath != nil && len(c.Places) == 0
+}
+
 // describe finds the shell and the working directory.
 func describe(cfg Config) link.Info {
 	if cfg.Programs != nil {
 		return link.Info{Shell: link.Shell{Name: "sh", Path: "/bin/sh"}, Cwd: "/workspace"}
 	}
 	info := link.Info{Shell: link.Shell{Name: "sh", Path: "/bin/sh"}, Cwd: "/", Places: cfg.Places.table()}
+	if !cfg.borrowed() {
+		info.Path = os.Getenv("PATH")
+	}
 	if wd, err := os.Getwd(); err == nil {
 		info.Cwd = wd
 	}

@@ -119,7 +119,11 @@ func (k *Keeper) check(w *link.ProcessStartParams) (launch, error) {
 		}
 		size += len(a) + 1
 	}
-	env, err := inherit(w.EnvPolicy, os.Environ(), w.Env)
+	var own []string
+	if !k.cfg.borrowed() {
+		own = os.Environ()
+	}
+	env, err := inherit(w.EnvPolicy, own, w.Env)
 	if err != nil {
 		return l, err
 	}

@@ -113,6 +113,9 @@ type Info struct {
 	// Places says where directories of the sandbox really lie, when processes see
 	// them there and not at the paths of the protocol.
 	Places map[string]string `json:"places,omitempty"`
+	// Path is PATH of the server's own environment, which in a sandbox is that of its
+	// image; "" from a stock exec-server.
+	Path string `json:"path,omitempty"`
 }
 
 // Shell is the login shell found there.
