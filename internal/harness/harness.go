@@ -26,6 +26,7 @@ type Link interface {
 	Start(ctx context.Context, p link.StartParams) error
 	Read(ctx context.Context, p link.ReadParams) (link.ReadResult, error)
 	Write(ctx context.Context, processID, writeID string, data []byte) error
+	CloseStdin(ctx context.Context, processID string) error
 	Ack(ctx context.Context, processID string, seq int64) error
 	Terminate(ctx context.Context, processID string, grace time.Duration) (running bool, err error)
 	Remove(ctx context.Context, processID string) error
@@ -52,9 +53,14 @@ type Job struct {
 	// Env are variables that every process of the session gets; those of the
 	// runtime go over them.
 	Env map[string]string
-	// Model is the name of the model that the session asked for; "" leaves the
-	// choice to the runtime.
+	// Model is the name of the model that the session asked for, or of the one that
+	// it gets; "" leaves the choice to the runtime.
 	Model string
+	// ModelURL and Token fill the runtime's templates together with Model: the
+	// address of the model gateway as the sandbox sees it, without the part of an
+	// API ("http://127.0.0.1:3128/model"), and what the agent shows the gateway in
+	// place of a key. A runtime that needs one which is empty is unavailable.
+	ModelURL, Token string
 	// MCPServers are the session's MCP servers, each as ACP writes it:
 	// {"name", "command", "args", "env": [{"name", "value"}]} for a program in
 	// the sandbox, {"type": "http", "name", "url", "headers": [{"name",
@@ -159,41 +165,6 @@ type Outcome struct {
 	// Killed is set when the agent had to be killed or ended by itself: its
 	// files may be torn, so the run must not be sealed.
 	Killed bool
-}
-
-// Runtime is one row of the table of agent programs.
-type Runtime struct {
-	ID    string
-	Label string
-	// Harness names the harness that drives it, see [Mux]; "" means ACP.
-	Harness string
-	Command []string          // argv inside the sandbox
-	Env     map[string]string // added to the environment
-	// Files are settings written at each start, by path below the home.
-	Files map[string]string
-	// State are the globs below the home that are the conversation.
-	State []string
-	// Resume are the calls that continue a conversation, in order of
-	// preference: "resume", "load". What the agent does not advertise is
-	// passed over.
-	Resume []string
-	// Settings are applied at each start, after new, resume or load.
-	Settings []Setting
-	// Exact says that a restored conversation is the same to the model.
-	Exact bool
-	// Replays says that loading a conversation with turns always sends
-	// updates, so that a silent load is a lost conversation.
-	Replays bool
-	// Synced says that the state is on disk before a turn is answered, so
-	// that nobody needs to wait for it to rest.
-	Synced bool
-}
-
-// Setting is a mode or config option to apply at each start.
-type Setting struct {
-	Method string // "session/set_mode" or "session/set_config_option"; "" for the built-in loop
-	ID     string // of the config option; "" for a mode
-	Value  string
 }
 
 var _ Link = (*link.Peer)(nil)

@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,7 +53,8 @@ var _ Files = (*link.Peer)(nil)
 
 const (
 	// restsFor is how long the state must have been unchanged, restsBy when it
-	// is taken as it is: some agents write on after they have answered.
+	// is taken as it is, unless a row says otherwise: some agents write on after
+	// they have answered.
 	restsFor = 250 * time.Millisecond
 	restsBy  = 3 * time.Second
 	lookEach = 125 * time.Millisecond
@@ -62,7 +64,7 @@ const (
 )
 
 // Settle waits until the files of the runtime's conversation are at rest, for
-// at most three seconds. It is called after a turn has ended in order and
+// as long as the row says at most. It is called after a turn has ended in order and
 // before the files are captured. Runtimes that sync before they answer need no
 // wait.
 func Settle(ctx context.Context, files Files, r Runtime) error {
@@ -71,6 +73,7 @@ func Settle(ctx context.Context, files Files, r Runtime) error {
 	}
 	tick := time.NewTicker(lookEach)
 	defer tick.Stop()
+	rest, most := cmp.Or(r.Rest, restsFor), cmp.Or(r.RestMost, restsBy)
 	begun := time.Now()
 	var last map[string]link.Metadata
 	since := begun
@@ -82,7 +85,7 @@ func Settle(ctx context.Context, files Files, r Runtime) error {
 		if last == nil || !maps.Equal(now, last) {
 			last, since = now, time.Now()
 		}
-		if time.Since(since) >= restsFor || time.Since(begun) >= restsBy {
+		if time.Since(since) >= rest || time.Since(begun) >= most {
 			return nil
 		}
 		select {

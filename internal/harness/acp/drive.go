@@ -18,7 +18,9 @@ type drive struct {
 	port harness.Port
 	link harness.Link
 
-	conversation string // to go on with; "" for a new one
+	conversation string          // to go on with; "" for a new one
+	info         *link.Info      // of the sandbox, once it was asked
+	row          harness.Runtime // the job's with its templates filled, once the agent is started
 	st           *state
 	caps         initialized
 	lines        lines

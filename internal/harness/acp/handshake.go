@@ -1,7 +1,6 @@
 package acp
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -134,12 +133,8 @@ func (d *drive) open(ctx context.Context) error {
 }
 
 func (d *drive) openNew(ctx context.Context) error {
-	cwd, err := d.workspace(ctx)
-	if err != nil {
-		return err
-	}
 	result, refusal, err := d.call(ctx, stepOpen, "session/new", map[string]any{
-		"cwd": cwd, "mcpServers": []any{},
+		"cwd": d.place(sandbox.WorkspacePath), "mcpServers": d.mcpServers(),
 	})
 	if err != nil || d.end != nil {
 		return err
@@ -154,31 +149,11 @@ func (d *drive) openNew(ctx context.Context) error {
 	return nil
 }
 
-// workspace is the path at which the agent finds the workspace. Where sandboxes share the
-// host's paths the keeper knows it.
-func (d *drive) workspace(ctx context.Context) (string, error) {
-	l, ok := d.link.(interface {
-		Info(context.Context) (link.Info, error)
-	})
-	if !ok {
-		return sandbox.WorkspacePath, nil
-	}
-	info, err := l.Info(ctx)
-	if err != nil {
-		return "", fmt.Errorf("ask where the workspace is: %w", err)
-	}
-	return cmp.Or(info.Places[sandbox.WorkspacePath], sandbox.WorkspacePath), nil
-}
-
 // openOld resumes or loads the conversation and says why it could not.
 func (d *drive) openOld(ctx context.Context, how string) (refusal string, err error) {
 	d.replayed = false
-	cwd, err := d.workspace(ctx)
-	if err != nil {
-		return "", err
-	}
 	_, no, err := d.call(ctx, stepOpen+"/"+how, "session/"+how, map[string]any{
-		"sessionId": d.conversation, "cwd": cwd, "mcpServers": []any{},
+		"sessionId": d.conversation, "cwd": d.place(sandbox.WorkspacePath), "mcpServers": d.mcpServers(),
 	})
 	if err != nil || d.end != nil {
 		return "", err
@@ -214,9 +189,29 @@ func (d *drive) rest(ctx context.Context, quiet, most time.Duration) error {
 	})
 }
 
+// mcpServers are the job's MCP servers that the agent can use: all have those that
+// are programs. An agent keeps none over its own end, so that each call that opens a
+// conversation names them.
+func (d *drive) mcpServers() []json.RawMessage {
+	can := d.caps.AgentCapabilities.McpCapabilities
+	use := make([]json.RawMessage, 0, len(d.job.MCPServers))
+	for _, raw := range d.job.MCPServers {
+		var s struct{ Type, Name string }
+		if json.Unmarshal(raw, &s) != nil {
+			continue // whoever made the job has checked it
+		}
+		if s.Type == "http" && !can.HTTP || s.Type == "sse" && !can.SSE {
+			d.log(link.Stderr, fmt.Appendf(nil, "The agent %s takes no MCP servers of the type %s; %s was left out.", d.name(), s.Type, clip(s.Name, 100)))
+			continue
+		}
+		use = append(use, raw)
+	}
+	return use
+}
+
 // settings applies the runtime's modes and options.
 func (d *drive) settings(ctx context.Context) error {
-	for n, s := range d.job.Runtime.Settings {
+	for n, s := range d.row.Settings {
 		params := map[string]any{"sessionId": d.st.Conversation}
 		switch s.Method {
 		case "session/set_mode":

@@ -171,6 +171,10 @@ type (
 				Image           bool `json:"image"`
 				EmbeddedContext bool `json:"embeddedContext"`
 			} `json:"promptCapabilities"`
+			McpCapabilities struct {
+				HTTP bool `json:"http"`
+				SSE  bool `json:"sse"`
+			} `json:"mcpCapabilities"`
 			SessionCapabilities struct {
 				Resume json.RawMessage `json:"resume"`
 			} `json:"sessionCapabilities"`

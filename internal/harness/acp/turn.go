@@ -159,7 +159,7 @@ func (d *drive) exited(e *exit) error {
 	case d.st.Ending != "" || d.killing:
 		d.end = d.endedBy(or(d.st.Ending, byDeafness))
 	case !d.live && e.missing():
-		d.end = failed(CodeUnavailable, "The runtime %s is not available in the sandbox: %s.", d.name(), e.text(d.job.Runtime.Command))
+		d.end = failed(CodeUnavailable, "The runtime %s is not available in the sandbox: %s.%s", d.name(), e.text(d.job.Runtime.Command), d.install())
 	case e.missed:
 		d.end = crashed(CodeOutputLost, "Output of the agent %s was lost before it was read.", d.name())
 	default:
@@ -167,6 +167,14 @@ func (d *drive) exited(e *exit) error {
 	}
 	d.end.Killed = true
 	return nil
+}
+
+// install says how the agent comes into the sandbox, as part of a message.
+func (d *drive) install() string {
+	if d.job.Runtime.Install == "" {
+		return ""
+	}
+	return " Install it with: " + d.job.Runtime.Install
 }
 
 // tail is the end of stderr as part of a message.
