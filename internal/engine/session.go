@@ -255,7 +255,7 @@ func (e *Engine) Capabilities(context.Context) (Capabilities, error) {
 	}
 	for i, r := range e.cfg.Runtimes {
 		c.Runtimes = append(c.Runtimes, RuntimeStatus{
-			ID: r.ID, Label: r.Label, Available: true, Exact: r.Exact, Default: i == 0,
+			ID: r.ID, Label: r.Label, Available: r.Unavailable == "", Reason: r.Unavailable, Exact: r.Exact, Default: i == 0,
 		})
 	}
 	return c, nil
