@@ -54,6 +54,7 @@ func (l *launcher) options(ctx context.Context, c *local.Cell, spec sandbox.Spec
 	img, err := image{id: l.root}, error(nil)
 	if spec.Image != "" {
 		img, err = l.images.ensure(ctx, spec.Image)
+		c.Record.Image = img.id
 	}
 	if err != nil {
 		return client.ContainerCreateOptions{}, err
