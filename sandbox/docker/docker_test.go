@@ -32,3 +32,9 @@ func TestProbe(t *testing.T) {
 		t.Errorf("Probe left %v, %v", left, err)
 	}
 }
+
+// TestAsPlainUser runs the suite again with a server that is not root, which may use the
+// engine.
+func TestAsPlainUser(t *testing.T) {
+	sandboxtest.RunAsPlainUser(t, hostVariable+"="+needEngine(t))
+}

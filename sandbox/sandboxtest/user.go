@@ -16,9 +16,9 @@ const nobody = 65534
 // makes a difference, and all others that start with TestSandbox.
 const plainTests = "^TestS(uite$|andbox)/^(Life|Recover|Removal|Walls|Limits|Warm|WarmRestart|Remains|Snapshot.*|Escapes|Egress)$"
 
-// RunAsPlainUser runs tests of the test binary again as a user without privileges. It
-// needs root to become one.
-func RunAsPlainUser(t *testing.T) {
+// RunAsPlainUser runs tests of the test binary again as a user without privileges, with
+// these variables ("NAME=value") added to its environment. It needs root to become one.
+func RunAsPlainUser(t *testing.T, env ...string) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: only root can become another user; this test binary runs as a plain user already")
 	}
@@ -42,7 +42,7 @@ func RunAsPlainUser(t *testing.T) {
 	}
 	cmd := exec.CommandContext(t.Context(), self, "-test.run="+plainTests, "-test.v", "-test.short")
 	cmd.Dir = dir
-	cmd.Env = []string{"TMPDIR=" + dir, "PATH=" + os.Getenv("PATH"), "HOME=" + dir}
+	cmd.Env = append([]string{"TMPDIR=" + dir, "PATH=" + os.Getenv("PATH"), "HOME=" + dir}, env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
