@@ -1,11 +1,14 @@
 package docker
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/sojourn-dev/sojourn/sandbox/internal/local"
 )
 
 // counters are how often a sandbox came to its limits. Engines do not tell, so they are
@@ -15,9 +18,26 @@ type counters struct {
 	processDenied int64
 }
 
-// readCounters reads those of a process; what cannot be read is zero.
-func readCounters(pid int) counters {
-	groups, _ := os.ReadFile(filepath.Join(procDir(pid), "cgroup")) // it may have ended
+// groupsName is the file in a cell's private directory that says which control groups its
+// first process is in: what they have counted is wanted when that process is gone.
+const groupsName = "groups"
+
+// rememberGroups notes the control groups of a process.
+func rememberGroups(c *local.Cell, pid int) error {
+	b, err := os.ReadFile(filepath.Join(procDir(pid), "cgroup"))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(c.Private(), groupsName), b, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("note control groups: %w", err)
+	}
+	return nil
+}
+
+// readCounters reads those of a cell; what cannot be read is zero. An engine removes the
+// groups soon after the sandbox has ended.
+func readCounters(cell *local.Cell) counters {
+	groups, _ := os.ReadFile(filepath.Join(cell.Private(), groupsName))
 	mounts, _ := os.ReadFile("/proc/self/mountinfo")
 	var c counters
 	for _, dir := range groupDirs(string(groups), string(mounts), "memory") {

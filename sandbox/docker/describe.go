@@ -71,7 +71,7 @@ func (l *launcher) options(ctx context.Context, c *local.Cell, spec sandbox.Spec
 			User:       l.user(),
 			Entrypoint: c.KeeperArgs(),
 			Cmd:        []string{},
-			Env:        environment(c, img.env),
+			Env:        l.environment(c, img.env),
 			WorkingDir: "/",
 			Labels: map[string]string{
 				labelServer: l.server, labelCell: c.Dir,

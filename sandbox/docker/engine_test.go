@@ -54,6 +54,9 @@ func run(m *testing.M) int {
 	return code
 }
 
+// ownName is the file in the engine's directory that its runtime runsc runs.
+const ownName = "sojourn"
+
 // noEngine is why there is none.
 var noEngine string
 
@@ -117,7 +120,10 @@ func startEngine() (_ *testEngine, err error) {
 			"--data-root", e.path("data"), "--exec-root", e.path("exec"), "--pidfile", e.path("docker.pid"),
 			"--storage-driver", storage, "--cgroup-parent", e.cgroup(), "--bridge=none",
 			"--iptables=false", "--ip6tables=false", "--ip-forward=false",
-			"--add-runtime", "mislabelled-runsc="+e.wrapper("mislabelled-runsc", "runc"))
+			"--add-runtime", "mislabelled-runsc="+e.wrapper("mislabelled-runsc", "runc"),
+			// Our own executable is gVisor's runtime as well; it is built when a test needs it.
+			"--add-runtime", "runsc="+e.wrapper("runsc", e.path(ownName)+" runsc --host-uds=open"+
+				" --sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK"))
 		if err = e.start(e.dockerd, e.path("docker.sock")); err == nil {
 			return e, nil
 		}

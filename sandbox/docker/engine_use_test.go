@@ -248,7 +248,7 @@ func TestLateSandboxIsListedAndRemoved(t *testing.T) {
 }
 
 // labelsOf returns what the engine knows of a sandbox.
-func labelsOf(t *testing.T, c *client.Client, sb sandbox.Sandbox) map[string]string {
+func labelsOf(t testing.TB, c *client.Client, sb sandbox.Sandbox) map[string]string {
 	t.Helper()
 	r, err := c.ContainerList(t.Context(), client.ContainerListOptions{
 		Filters: make(client.Filters).Add("label", "sojourn.cell="+filepath.Dir(sb.Dirs().Workspace)),
@@ -260,7 +260,7 @@ func labelsOf(t *testing.T, c *client.Client, sb sandbox.Sandbox) map[string]str
 }
 
 // imageOf returns the root image of a driver.
-func imageOf(t *testing.T, c *client.Client, server string) string {
+func imageOf(t testing.TB, c *client.Client, server string) string {
 	t.Helper()
 	r, err := c.ImageList(t.Context(), client.ImageListOptions{Filters: make(client.Filters).Add("reference", "localhost/sojourn-root-"+server)})
 	if err != nil || len(r.Items) != 1 {

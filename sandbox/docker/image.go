@@ -103,8 +103,9 @@ func (s *images) look(ctx context.Context, ref string) (image, string, error) {
 }
 
 // environment is the keeper's, over that of the image. An engine adds what it finds in
-// the image: an entry without "=" takes a variable away again.
-func environment(c *local.Cell, image []string) []string {
+// the image: an entry without "=" takes a variable away again, and for Podman, which does
+// not know that, the variable is empty.
+func (l *launcher) environment(c *local.Cell, image []string) []string {
 	env := c.KeeperEnv(image...)
 	kept := make(map[string]bool)
 	for _, e := range env {
@@ -112,9 +113,14 @@ func environment(c *local.Cell, image []string) []string {
 		kept[name] = true
 	}
 	for _, e := range image {
-		if name, _, _ := strings.Cut(e, "="); name != "" && !kept[name] {
-			env = append(env, name)
+		name, _, _ := strings.Cut(e, "=")
+		if name == "" || kept[name] {
+			continue
 		}
+		if l.engine.podman {
+			name += "="
+		}
+		env = append(env, name)
 	}
 	return env
 }

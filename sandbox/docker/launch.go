@@ -128,7 +128,10 @@ func (l *launcher) find(ctx context.Context, c *local.Cell, id string) (local.Pr
 	if err != nil {
 		return local.Process{}, err
 	}
-	return p, l.verify(ctx, c, id, p)
+	if err := l.verify(ctx, c, id, p); err != nil {
+		return local.Process{}, err
+	}
+	return p, rememberGroups(c, p.PID)
 }
 
 // Kill ends and removes whatever the engine has of the cell.
@@ -241,6 +244,7 @@ func (l *launcher) orphans(ctx context.Context) ([]made, error) {
 
 // EndOf says why a sandbox has ended by itself.
 func (l *launcher) EndOf(ctx context.Context, c *local.Cell) (sandbox.EndReason, string) {
+	n := readCounters(c) // first: the engine removes the control groups
 	// The engine learns of the end in its own time.
 	w := l.engine.ContainerWait(ctx, nameIn(c), client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
 	select {
@@ -253,9 +257,9 @@ func (l *launcher) EndOf(ctx context.Context, c *local.Cell) (sandbox.EndReason,
 		return "", ""
 	}
 	s := r.Container.State
-	// The engine reports that anything in the sandbox was killed; it was the sandbox
-	// itself when its first process ended by that signal.
-	if s.OOMKilled && s.ExitCode == exitKilled {
+	// These say that anything in the sandbox was killed; it was the sandbox itself when
+	// its first process ended by that signal.
+	if (s.OOMKilled || n.memoryKills > 0) && s.ExitCode == exitKilled {
 		limit := "all memory of the machine"
 		if h := r.Container.HostConfig; h != nil && h.Memory > 0 {
 			limit = fmt.Sprintf("its limit of %d bytes of memory", h.Memory)

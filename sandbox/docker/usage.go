@@ -28,7 +28,7 @@ func (l *launcher) Usage(ctx context.Context, c *local.Cell) (sandbox.Usage, err
 	if err := json.NewDecoder(io.LimitReader(r.Body, maxStats)).Decode(&s); err != nil {
 		return sandbox.Usage{}, fmt.Errorf("read what the engine says: %w", err)
 	}
-	u, n := usageOf(s), readCounters(c.Record.Process.PID)
+	u, n := usageOf(s), readCounters(c)
 	u.MemoryKills, u.ProcessDenied = n.memoryKills, n.processDenied
 	return u, nil
 }
