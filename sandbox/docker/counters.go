@@ -7,15 +7,19 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/sojourn-dev/sojourn/sandbox/internal/local"
 )
 
-// counters are how often a sandbox came to its limits. Engines do not tell, so they are
-// read from the control group that the engine has put its first process into.
+// counters are how often a sandbox came to its limits, and how near. Not every engine
+// tells, so they are read from the control group that the engine has put its first process
+// into.
 type counters struct {
-	memoryKills   int64
-	processDenied int64
+	memoryKills     int64
+	memoryPeakBytes int64
+	processDenied   int64
+	cpuThrottled    time.Duration
 }
 
 // groupsName is the file in a cell's private directory that says which control groups its
@@ -42,9 +46,14 @@ func readCounters(cell *local.Cell) counters {
 	var c counters
 	for _, dir := range groupDirs(string(groups), string(mounts), "memory") {
 		c.memoryKills = max(c.memoryKills, readCounter(dir, "oom_kill", "memory.events", "memory.oom_control"))
+		c.memoryPeakBytes = max(c.memoryPeakBytes, readCounter(dir, "", "memory.peak", "memory.max_usage_in_bytes"))
 	}
 	for _, dir := range groupDirs(string(groups), string(mounts), "pids") {
 		c.processDenied = max(c.processDenied, readCounter(dir, "max", "pids.events"))
+	}
+	for _, dir := range groupDirs(string(groups), string(mounts), "cpu") {
+		c.cpuThrottled = max(c.cpuThrottled, time.Duration(readCounter(dir, "throttled_time", "cpu.stat")),
+			time.Duration(readCounter(dir, "throttled_usec", "cpu.stat"))*time.Microsecond)
 	}
 	return c
 }
@@ -81,7 +90,8 @@ func groupMount(mounts string, second bool, controller string) (at, root string)
 	return "", ""
 }
 
-// readCounter returns the number after a key in the first of the files that is there.
+// readCounter returns the number after a key in the first of the files that is there. A
+// file with one number has no key.
 func readCounter(dir, key string, files ...string) int64 {
 	for _, name := range files {
 		b, err := os.ReadFile(filepath.Join(dir, name))
@@ -89,7 +99,11 @@ func readCounter(dir, key string, files ...string) int64 {
 			continue
 		}
 		for line := range strings.Lines(string(b)) {
-			if k, v, ok := strings.Cut(strings.TrimSpace(line), " "); ok && k == key {
+			k, v, found := strings.Cut(strings.TrimSpace(line), " ")
+			if !found {
+				k, v = "", k
+			}
+			if k == key {
 				n, _ := strconv.ParseInt(v, 10, 64) // the kernel's own
 				return n
 			}

@@ -260,11 +260,11 @@ func (l *launcher) EndOf(ctx context.Context, c *local.Cell) (sandbox.EndReason,
 	// These say that anything in the sandbox was killed; it was the sandbox itself when
 	// its first process ended by that signal.
 	if (s.OOMKilled || n.memoryKills > 0) && s.ExitCode == exitKilled {
-		limit := "all memory of the machine"
-		if h := r.Container.HostConfig; h != nil && h.Memory > 0 {
-			limit = fmt.Sprintf("its limit of %d bytes of memory", h.Memory)
+		var limit int64
+		if h := r.Container.HostConfig; h != nil {
+			limit = h.Memory
 		}
-		return sandbox.EndOutOfMemory, "it had used " + limit
+		return sandbox.EndOutOfMemory, "it was killed at its memory limit of " + local.Size(limit)
 	}
 	return sandbox.EndExited, "its first process has ended: " + describeEnd(s)
 }

@@ -160,8 +160,8 @@ func TestMemoryHogIsReported(t *testing.T) {
 	case <-ctx.Done():
 		t.Fatal("the sandbox does not end")
 	}
-	if err := hungry.Err(); sandbox.ReasonOf(err) != sandbox.EndOutOfMemory || !errors.Is(err, sandbox.ErrGone) || !strings.Contains(err.Error(), "67108864") {
-		t.Errorf("Err = %v, want out of memory at 67108864 bytes", err)
+	if err := hungry.Err(); sandbox.ReasonOf(err) != sandbox.EndOutOfMemory || !errors.Is(err, sandbox.ErrGone) || !strings.Contains(err.Error(), "64 MiB") {
+		t.Errorf("Err = %v, want out of memory at 64 MiB", err)
 	}
 }
 

@@ -30,6 +30,8 @@ func (l *launcher) Usage(ctx context.Context, c *local.Cell) (sandbox.Usage, err
 	}
 	u, n := usageOf(s), readCounters(c)
 	u.MemoryKills, u.ProcessDenied = n.memoryKills, n.processDenied
+	u.MemoryPeakBytes = max(u.MemoryPeakBytes, n.memoryPeakBytes)
+	u.CPUThrottled = max(u.CPUThrottled, n.cpuThrottled)
 	return u, nil
 }
 
@@ -46,6 +48,7 @@ func usageOf(s container.StatsResponse) sandbox.Usage {
 		MemoryBytes:     int64(memory),
 		MemoryPeakBytes: int64(max(s.MemoryStats.MaxUsage, memory)),
 		CPU:             time.Duration(s.CPUStats.CPUUsage.TotalUsage),
+		CPUThrottled:    time.Duration(s.CPUStats.ThrottlingData.ThrottledTime),
 		Processes:       int(s.PidsStats.Current),
 	}
 }

@@ -254,7 +254,7 @@ func (b *box) watchDisk() {
 		case errors.Is(err, quota.ErrTooDeep): // or files could be hidden there
 			b.expel(sandbox.EndDiskFull, "its directories are nested too deep to be measured")
 		case err == nil && used > limit:
-			b.expel(sandbox.EndDiskFull, "its files take more than its disk limit of "+size(limit))
+			b.expel(sandbox.EndDiskFull, "its files take more than its disk limit of "+Size(limit))
 		}
 		pause = max(watchEvery, watchShare*time.Since(began))
 	}
@@ -288,13 +288,13 @@ func (b *box) verdict(killed bool) (sandbox.EndReason, string) {
 	// only counts if the first process was killed too.
 	s, err := b.cell.group.Stat()
 	if err == nil && s.MemoryKills > 0 && (killed || b.machine.hasKernel()) {
-		return sandbox.EndOutOfMemory, "it was killed at its memory limit of " + size(s.MemoryLimitBytes)
+		return sandbox.EndOutOfMemory, "it was killed at its memory limit of " + Size(s.MemoryLimitBytes)
 	}
 	return b.machine.endOf(&b.cell)
 }
 
-// size is a number of bytes for people.
-func size(bytes int64) string {
+// Size is a limit in bytes for people. None is that of the host.
+func Size(bytes int64) string {
 	switch {
 	case bytes == 0:
 		return "the host" // the group has none of its own
