@@ -23,6 +23,10 @@
 //   - A sandbox that the engine was still making when the server died is listed as soon
 //     as the engine shows it.
 //
+// A runtime of the microvm kind must pass Unix sockets of shared directories into its
+// machines, because the keeper calls through one; file systems that share files alone do
+// not. Probe finds out by making a sandbox, and without it there is none.
+//
 // # Concurrency
 //
 // As in package sandbox. The engine does one thing at a time to a sandbox.

@@ -32,6 +32,9 @@ func Probe(ctx context.Context, cfg Config) sandbox.Report {
 		return r
 	}
 	r.Fix = "Look at the engine's log, or choose another driver."
+	if e.isolation == sandbox.IsolationMicroVM {
+		r.Fix = "Use a runtime that passes Unix sockets of shared directories into the machine: the keeper calls through one. Else choose the gvisor driver."
+	}
 	if e.secured("selinux") {
 		r.Fix = "The engine confines with SELinux, which may keep sandboxes from the data directory: allow it, or choose the gvisor driver."
 	}
