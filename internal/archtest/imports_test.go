@@ -41,6 +41,7 @@ var mayImport = map[string]string{
 	"internal/harness":             ". internal/link sandbox",
 	"internal/harness/acp":         ". internal/harness internal/link sandbox",
 	"internal/harness/script":      "internal/keeper",
+	"internal/model":               "",
 	"internal/harness/harnesstest": ". internal/harness internal/keeper internal/link sandbox",
 
 	// What is kept.
