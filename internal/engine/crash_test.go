@@ -71,8 +71,12 @@ func (c *crashStore) commits() int {
 // TestCrashAtEveryCommit kills the server before and after every single commit
 // in the life of two turns with the loss of a sandbox between them, starts it
 // again, and wants the same story every time (G1, G2, G4, G5).
-func TestCrashAtEveryCommit(t *testing.T) {
-	plain := tellCrashStory(t, 0, false)
+func TestCrashAtEveryCommit(t *testing.T) { crashEverywhere(t, loseASandbox) }
+
+// crashEverywhere tells a story without a death, and then with one before and
+// after each of its commits.
+func crashEverywhere(t *testing.T, story func(*story)) {
+	plain := tellCrashStory(t, story, 0, false)
 	t.Logf("the story has %d commits", plain)
 	step := 1
 	if testing.Short() {
@@ -84,14 +88,14 @@ func TestCrashAtEveryCommit(t *testing.T) {
 			if after {
 				name = "after " + itoa(int64(at))
 			}
-			t.Run(name, func(t *testing.T) { tellCrashStory(t, at, after) })
+			t.Run(name, func(t *testing.T) { tellCrashStory(t, story, at, after) })
 		}
 	}
 }
 
 // tellCrashStory tells the story with a death at a commit, or without one for 0,
 // and returns how many commits there were.
-func tellCrashStory(t *testing.T, at int, after bool) int {
+func tellCrashStory(t *testing.T, tell func(*story), at int, after bool) int {
 	var crash *crashStore
 	starts := 0
 	s := begin(t, servertest.Config{WrapStore: func(inner store.Store) store.Store {
@@ -114,23 +118,28 @@ func tellCrashStory(t *testing.T, at int, after bool) int {
 		case <-done:
 		}
 	}()
+	tell(s)
+	close(done)
+	<-restarted
+
+	s.oneEnd()
+	s.until("one sandbox", func() bool { return s.sandboxes() == 1 })
+	return crash.commits()
+}
+
+// loseASandbox is the life of two turns with the loss of a sandbox between them.
+func loseASandbox(s *story) {
 	first := s.insist("k1", "@remember harbour Vlissingen", "@run echo one >> log", "@say one", "@sha .")
 	s.want("first run", s.outlived(first), "completed")
 	s.Fake.Kill(s.id)
 	s.until("the loss to show", func() bool { return s.peek().Workspace.State != "attached" })
 	second := s.insist("k2", "@recall harbour", "@run echo two >> log", "@cat log")
 	s.want("second run", s.outlived(second), "completed")
-	close(done)
-	<-restarted
-
 	s.want("first said", strings.Join(s.said(first)[:1], "|"), "one")
 	s.want("second said", strings.Join(s.said(second), "|"), "Vlissingen|one\ntwo\n")
 	s.want("turns", s.count("wamp.turn.submitted"), 2)
 	s.want("prompts given", s.count("wamp.run.active"), 2)
 	s.want("continuation", s.session().Continuation.State, "live")
-	s.oneEnd()
-	s.until("one sandbox", func() bool { return s.sandboxes() == 1 })
-	return crash.commits()
 }
 
 // insist submits a turn until it is accepted, under one idempotency key: the

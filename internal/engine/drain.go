@@ -234,6 +234,31 @@ func (e *Engine) savedDir(id sojourn.SessionID, epoch int64) string {
 	return filepath.Join(e.cfg.SnapshotDir, fmt.Sprintf("save-%s-%d", id, epoch))
 }
 
+// clearSnapshots removes what an earlier process has left in the place of
+// snapshots, but for what the leases that are still draining have saved.
+func (e *Engine) clearSnapshots(open []sojourn.Lease) error {
+	if e.cfg.SnapshotDir == "" {
+		return nil
+	}
+	wanted := map[string]bool{}
+	for _, l := range open {
+		if l.State == sojourn.LeaseDraining {
+			dir := filepath.Base(e.savedDir(l.Session, l.Epoch))
+			wanted[dir], wanted[dir+savedSuffix] = true, true
+		}
+	}
+	entries, err := os.ReadDir(e.cfg.SnapshotDir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	for _, entry := range entries {
+		if !wanted[entry.Name()] {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(e.cfg.SnapshotDir, entry.Name())))
+		}
+	}
+	return err
+}
+
 // snapshotDir makes an empty directory for a snapshot to be restored from.
 func (e *Engine) snapshotDir(spec sandbox.Spec) (dir string, discard func(), err error) {
 	dir = filepath.Join(e.cfg.SnapshotDir, fmt.Sprintf("load-%s-%d", spec.Session, spec.Epoch))

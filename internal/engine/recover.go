@@ -25,6 +25,9 @@ func (e *Engine) recover(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read leases: %w", err)
 	}
+	if err := e.clearSnapshots(open); err != nil {
+		e.log.Error("remove what is left of process snapshots", "error", err)
+	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(16)
 	for _, l := range open {
