@@ -58,6 +58,10 @@ var mayImport = map[string]string{
 	// The way out of sandboxes. It knows the path of its socket, and no driver.
 	"internal/egress": ". sandbox",
 
+	// Models, for agents that must not have their keys.
+	"internal/gateway":           ".",
+	"internal/gateway/modeltest": "",
+
 	// Who decides.
 	"internal/engine": ". internal/checkpoint internal/harness internal/hub internal/link internal/store internal/work sandbox",
 
