@@ -271,8 +271,17 @@ func (b *box) expel(reason sandbox.EndReason, detail string) {
 		return // the machine is closing; the next one measures again
 	}
 	defer leave()
-	if c.load(); s.box == b && b.Err() == nil {
-		_ = b.machine.launcher.Kill(ctx, &c) // tried again after the next measurement
+	b.saving.Lock() // nobody hears of the end before the files can be had again
+	defer b.saving.Unlock()
+	if c.load(); s.box != b || b.Err() != nil {
+		return
+	}
+	if b.machine.launcher.Kill(ctx, &c) != nil {
+		return // it is tried again after the next measurement
+	}
+	if !c.Record.Ready { // some launchers note what they take for the beginning of a removal
+		c.Record.Ready = true
+		_ = c.save() // or the files are only left to be removed
 	}
 }
 

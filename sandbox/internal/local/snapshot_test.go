@@ -55,6 +55,7 @@ func savingMachine(t *testing.T, dir string, l *saving) *Machine {
 	if err != nil {
 		t.Fatal(err)
 	}
+	forgetGroups(t, m)
 	t.Cleanup(func() { m.Close() })
 	return m
 }

@@ -52,6 +52,7 @@ func callingMachine(t *testing.T, dir string, l *calling) *Machine {
 	if err != nil {
 		t.Fatal(err)
 	}
+	forgetGroups(t, m)
 	t.Cleanup(func() { m.Close() })
 	return m
 }
