@@ -187,7 +187,7 @@ func startOthers(c *cell) {
 	stopped := link.StartParams{ProcessID: "stopped", Argv: []string{"sh", "-c", "echo stop; kill -STOP $$; echo woke"}, Cwd: "/", Env: env}
 	spool := link.StartParams{
 		ProcessID: "spool", Retain: link.RetainAck, Cwd: "/", Env: env,
-		Argv: []string{"sh", "-c", "i=0; while [ $i -lt 500 ]; do echo line $i; i=$((i+1)); done; sleep 600"},
+		Argv: []string{"sh", "-c", "echo line 0; until [ -e /tmp/on ]; do sleep 0.05; done; i=1; while [ $i -lt 500 ]; do echo line $i; i=$((i+1)); done; sleep 600"},
 	}
 	for _, p := range []link.StartParams{shell, stopped, spool} {
 		if err := c.client.Start(within(c.t), p); err != nil {
@@ -195,6 +195,9 @@ func startOthers(c *cell) {
 		}
 	}
 	c.readUntil("stopped", 0, "stop\n")
+	// What was read is a chunk of its own, so there is a place in the output to go on from.
+	c.readUntil("spool", 0, "line 0\n")
+	c.sh("touch /tmp/on")
 	c.readUntil("spool", 0, "line 499\n")
 	// What a terminal shows also holds what was typed, so the answer is computed.
 	if err := c.client.Write(within(c.t), "shell", "set", []byte("N=40; cd /var; echo s$((1+1))t\n")); err != nil {
