@@ -49,6 +49,7 @@ const (
 // ProcessState is where the saved processes of a sandbox are. They are only good
 // for the driver that saved them, and with the tree of the same checkpoint.
 type ProcessState struct {
+	Epoch    int64  `json:"epoch"`    // under which the processes were started
 	Object   string `json:"object"`   // key in the blob store
 	Snapshot []byte `json:"snapshot"` // what the driver restores them from
 	Harness  []byte `json:"harness"`  // what the harness knew of the agent among them

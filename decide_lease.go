@@ -196,7 +196,7 @@ func (d *Decision) ResumeProcesses(epoch int64) error {
 		return Errorf(CodeInternal, "The head has no saved processes.")
 	}
 	l := *d.facts.Lease
-	l.Resumed = h.Epoch
+	l.Resumed = h.Processes.Epoch
 	d.putLease(l)
 	d.emit(EventWorkspaceResumed, "", "", map[string]any{"epoch": epoch, "fromEpoch": h.Epoch})
 	return nil

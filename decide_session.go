@@ -1,6 +1,7 @@
 package sojourn
 
 import (
+	"strings"
 	"time"
 	"unicode/utf8"
 )
@@ -8,6 +9,7 @@ import (
 // The bounds of what a caller may send.
 const (
 	MaxTitleBytes    = 512
+	MaxModelBytes    = 256
 	MaxMetadataPairs = 32
 	MaxMetadataBytes = 4096 // of one key and value together
 	MaxInputParts    = 64
@@ -21,6 +23,7 @@ type NewSession struct {
 	Contract Contract
 	Title    string
 	Runtime  string
+	Model    string
 	Metadata map[string]string
 	Base     string
 	Sandbox  SandboxSpec
@@ -39,11 +42,14 @@ func Create(now time.Time, in NewSession) (*Decision, error) {
 			return nil, Errorf(CodeInvalid, "metadata: an entry may have at most %d bytes.", MaxMetadataBytes)
 		}
 	}
+	if len(in.Model) > MaxModelBytes || strings.ContainsFunc(in.Model, notPrintable) {
+		return nil, Errorf(CodeInvalid, "model: must be a name of at most %d printable bytes.", MaxModelBytes)
+	}
 	if err := in.Sandbox.Validate(); err != nil {
 		return nil, err
 	}
 	f := Facts{Session: Session{
-		ID: in.ID, Project: in.Project, Contract: in.Contract, Title: in.Title, Runtime: in.Runtime,
+		ID: in.ID, Project: in.Project, Contract: in.Contract, Title: in.Title, Runtime: in.Runtime, Model: in.Model,
 		Metadata: in.Metadata, Base: in.Base, Sandbox: in.Sandbox, State: SessionNew, CreatedAt: now, UpdatedAt: now,
 	}}
 	d := f.Decide(now)

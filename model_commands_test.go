@@ -270,7 +270,7 @@ func (w *world) aCheckpoint(t *rapid.T) (Checkpoint, bool) {
 	c.Conversation = rapid.SampledFrom([]Fidelity{FidelityExact, FidelityExact, FidelityResultOnly}).Draw(t, "conversation")
 	c.Workspace = rapid.SampledFrom([]Fidelity{FidelityPortableTree, FidelityPortableTree, FidelityNone}).Draw(t, "workspace")
 	if rapid.Bool().Draw(t, "processes") {
-		c.Processes = &ProcessState{Object: "object", Snapshot: []byte("{}")}
+		c.Processes = &ProcessState{Epoch: 1, Object: "object", Snapshot: []byte("{}")}
 	}
 	return c, true
 }
@@ -323,7 +323,7 @@ func (w *world) progress(t *rapid.T) {
 				return err
 			}
 			c.Conversation, c.Workspace = FidelityExact, FidelityPortableTree
-			c.Processes = &ProcessState{Object: "object", Snapshot: []byte("{}")}
+			c.Processes = &ProcessState{Epoch: 1, Object: "object", Snapshot: []byte("{}")}
 			return d.SealDrain(c, CaptureNotes{}, LeaseReleased)
 		}
 	case r == nil && l != nil && l.Live(w.now) && rapid.IntRange(0, 3).Draw(t, "idle") == 0:

@@ -45,6 +45,7 @@ type Session struct {
 	Contract Contract
 	Title    string
 	Runtime  string
+	Model    string // what the runtime is to use; "" is the installation's choice
 	Metadata map[string]string
 	Base     string // the repository commit that its trees build on; "" for none
 	Sandbox  SandboxSpec

@@ -330,7 +330,7 @@ func (e *Engine) snapshot(ctx context.Context, facts sojourn.Facts, c *compute) 
 
 // storeProcesses puts saved processes into the blob store.
 func (e *Engine) storeProcesses(ctx context.Context, facts sojourn.Facts, snap sandbox.Snapshot, dir string) (*sojourn.ProcessState, error) {
-	p := sojourn.ProcessState{Bytes: snap.Bytes}
+	p := sojourn.ProcessState{Epoch: facts.Lease.ProcessEpoch(), Bytes: snap.Bytes}
 	var err error
 	if p.Snapshot, err = json.Marshal(snap); err != nil {
 		return nil, err

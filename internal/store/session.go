@@ -10,18 +10,18 @@ import (
 const (
 	sessionColumns = `id, project, contract, title, runtime, metadata, base, state, close_reason,
 	created_at, updated_at, archived_at, deleted_at,
-	last_seq, last_epoch, turns, active_run, last_run, worked, head, sandbox`
+	last_seq, last_epoch, turns, active_run, last_run, worked, head, sandbox, model`
 
 	selectSession = `SELECT ` + sessionColumns + ` FROM sessions WHERE id = $1`
 
 	insertSession = `INSERT INTO sessions (` + sessionColumns + `)
-	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)`
+	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)`
 
 	// What identifies a session, and when it was created, never changes. $14 is
 	// the counter as the decision saw it, $19 how many events follow.
 	updateSession = `UPDATE sessions SET title = $2, runtime = $3, metadata = $4, base = $5, state = $6,
 	close_reason = $7, updated_at = $8, archived_at = $9, deleted_at = $10, last_epoch = $11, turns = $12,
-	active_run = $13, last_seq = $14 + $19, last_run = $15, worked = $16, head = $17, sandbox = $20
+	active_run = $13, last_seq = $14 + $19, last_run = $15, worked = $16, head = $17, sandbox = $20, model = $21
 	WHERE id = $1 AND last_seq = $14 AND created_at = $18`
 
 	newestSessions = `SELECT ` + sessionColumns + ` FROM sessions
@@ -56,7 +56,7 @@ func scanSession(row scanner) (s sojourn.Session, err error) {
 	var created, updated, archived, deleted, worked int64
 	err = row.Scan(&s.ID, &s.Project, &s.Contract, &s.Title, &s.Runtime, &metadata, &s.Base, &s.State, &s.CloseReason,
 		&created, &updated, &archived, &deleted,
-		&s.LastSeq, &s.LastEpoch, &s.Turns, &s.ActiveRun, &s.LastRun, &worked, &s.Head, &sandbox)
+		&s.LastSeq, &s.LastEpoch, &s.Turns, &s.ActiveRun, &s.LastRun, &worked, &s.Head, &sandbox, &s.Model)
 	if err != nil {
 		return s, err
 	}
@@ -191,13 +191,13 @@ func (t *Tx) writeSession(s sojourn.Session, created bool, events int) error {
 		_, err := t.exec("insert session", insertSession,
 			s.ID, s.Project, s.Contract, s.Title, s.Runtime, metadata, s.Base, s.State, s.CloseReason,
 			micros(s.CreatedAt), micros(s.UpdatedAt), micros(s.ArchivedAt), micros(s.DeletedAt),
-			int64(events), s.LastEpoch, s.Turns, s.ActiveRun, s.LastRun, flag(s.Worked), s.Head, sandbox)
+			int64(events), s.LastEpoch, s.Turns, s.ActiveRun, s.LastRun, flag(s.Worked), s.Head, sandbox, s.Model)
 		return err
 	}
 	n, err := t.exec("update session", updateSession,
 		s.ID, s.Title, s.Runtime, metadata, s.Base, s.State, s.CloseReason,
 		micros(s.UpdatedAt), micros(s.ArchivedAt), micros(s.DeletedAt), s.LastEpoch, s.Turns,
-		s.ActiveRun, s.LastSeq, s.LastRun, flag(s.Worked), s.Head, micros(s.CreatedAt), int64(events), sandbox)
+		s.ActiveRun, s.LastSeq, s.LastRun, flag(s.Worked), s.Head, micros(s.CreatedAt), int64(events), sandbox, s.Model)
 	if err != nil {
 		return err
 	}

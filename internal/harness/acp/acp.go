@@ -124,10 +124,10 @@ func (h *Harness) recall(job harness.Job) (*state, error) {
 		return nil, err
 	}
 	if s != nil && s.Epoch != job.Epoch {
-		if s.Epoch != job.ProcessEpoch {
+		if job.ProcessEpoch == 0 || job.ProcessEpoch == job.Epoch {
 			return nil, nil
 		}
-		s.Epoch = job.Epoch // its agent goes on here
+		s.Epoch = job.Epoch // its agent goes on here, under another lease
 	}
 	return s, nil
 }

@@ -1,8 +1,9 @@
--- What sessions ask of their sandboxes, what draining a lease needs to know, and
+-- What sessions ask of their sandboxes and models, what draining a lease needs to know, and
 -- the processes of a checkpoint.
 
 -- +goose Up
 ALTER TABLE sessions ADD COLUMN sandbox TEXT NOT NULL DEFAULT '';
+ALTER TABLE sessions ADD COLUMN model TEXT NOT NULL DEFAULT '';
 ALTER TABLE leases ADD COLUMN visited_at BIGINT NOT NULL DEFAULT 0;
 ALTER TABLE leases ADD COLUMN save_processes BIGINT NOT NULL DEFAULT 0;
 ALTER TABLE leases ADD COLUMN resumed BIGINT NOT NULL DEFAULT 0;
