@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"fmt"
+	"os"
 
 	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
 
@@ -57,7 +58,7 @@ func capabilities() sandbox.Capabilities {
 		},
 		Networks:     []sandbox.Network{sandbox.NetworkNone},
 		HostPaths:    true,
-		Unprivileged: true,
+		Unprivileged: os.Geteuid() != 0,
 	}
 }
 
