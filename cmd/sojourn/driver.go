@@ -56,7 +56,11 @@ var drivers = []driverRow{
 			return gvisor.Probe(ctx, gvisor.Config{Dir: dir, Executable: exe, Runsc: o.runsc})
 		},
 		open: func(dir, exe string, o driverOptions) (sandbox.Driver, error) {
-			return gvisor.Open(gvisor.Config{Dir: dir, Executable: exe, Images: o.images, Runsc: o.runsc})
+			raw, err := rawNetwork()
+			if err != nil {
+				return nil, err
+			}
+			return gvisor.Open(gvisor.Config{Dir: dir, Executable: exe, Images: o.images, Runsc: o.runsc, RawNetwork: raw})
 		},
 	},
 	{

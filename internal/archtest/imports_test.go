@@ -26,7 +26,7 @@ var mayImport = map[string]string{
 	"sandbox/internal/nat":      "",
 	"sandbox/internal/filter":   "",
 	"sandbox/process":           "sandbox sandbox/internal/filter sandbox/internal/local",
-	"sandbox/gvisor":            "sandbox sandbox/internal/local",
+	"sandbox/gvisor":            "sandbox sandbox/internal/local sandbox/internal/nat",
 	"sandbox/gvisor/gvisortest": "",
 	"sandbox/namespace":         "sandbox sandbox/internal/filter sandbox/internal/inroot sandbox/internal/local sandbox/internal/nat",
 	"sandbox/docker":            "sandbox sandbox/internal/local",

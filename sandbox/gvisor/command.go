@@ -104,7 +104,7 @@ func (l *launcher) flags(c *local.Cell) []string {
 		fmt.Sprintf("--root=/proc/self/fd/%d", stateFD),
 		"--log=" + filepath.Join(c.Private(), "runsc.log"),
 		"--panic-log=" + filepath.Join(c.Private(), "panic.log"),
-		"--network=none",
+		"--network=" + networkOf(c),
 		"--ignore-cgroups",
 		"--host-uds=open",
 		"--overlay2=root:memory" + overlaySize(c.Record.Limits),

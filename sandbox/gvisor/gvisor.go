@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
@@ -28,11 +29,16 @@ type Config struct {
 	// Runsc is the runsc to use instead of the one in Executable, absolute; "" is that
 	// one. It must stay as it is, too.
 	Runsc string
+	// RawNetwork is the private IPv4 network out of which sandboxes with NetworkNAT
+	// get their addresses; several servers of a host may share it. The zero value is
+	// no such sandboxes.
+	RawNetwork netip.Prefix
 }
 
 // Driver is a sandbox.Driver.
 type Driver struct {
-	machine *local.Machine
+	machine  *local.Machine
+	launcher *launcher
 }
 
 var (
@@ -66,14 +72,21 @@ func Open(cfg Config) (*Driver, error) {
 		caps.Limits.Processes, caps.Limits.How = false, "Processes cannot be limited: this runsc has no flag --in-sandbox-cgroup."
 	}
 	caps.Images = cfg.Images != nil
+	if cfg.RawNetwork.IsValid() {
+		var err error
+		if l.network, err = openNetwork(cfg); err != nil {
+			return nil, err
+		}
+		caps.Networks = append(caps.Networks, sandbox.NetworkNAT)
+	}
 	m, err := local.Open(Name, cfg.Dir, caps, l)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, l.close())
 	}
 	if err := l.roots.Prepare(m); err != nil {
-		return nil, errors.Join(fmt.Errorf("open %s driver: %w", Name, err), m.Close())
+		return nil, errors.Join(fmt.Errorf("open %s driver: %w", Name, err), m.Close(), l.close())
 	}
-	return &Driver{machine: m}, nil
+	return &Driver{machine: m, launcher: l}, nil
 }
 
 func capabilities(unprivileged bool) sandbox.Capabilities {
@@ -136,7 +149,7 @@ func (d *Driver) Leftovers() error { return d.machine.Leftovers() }
 func (d *Driver) ImagesInUse() (map[string]bool, error) { return d.machine.ImagesInUse() }
 
 // Close lets go of all sandboxes; they run on. It ends those that are ready.
-func (d *Driver) Close() error { return d.machine.Close() }
+func (d *Driver) Close() error { return errors.Join(d.machine.Close(), d.launcher.close()) }
 
 // privileged reports whether this process may do all that runsc does as root. If not,
 // runsc has to enter a user namespace of its own first.

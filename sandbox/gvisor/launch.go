@@ -14,6 +14,7 @@ import (
 
 	"github.com/sojourn-dev/sojourn/sandbox"
 	"github.com/sojourn-dev/sojourn/sandbox/internal/local"
+	"github.com/sojourn-dev/sojourn/sandbox/internal/nat"
 )
 
 // launcher starts and ends the processes of a sandbox: a sentry and a gofer.
@@ -22,6 +23,7 @@ type launcher struct {
 	executable   string // that is the keeper
 	tool         tool   // that is runsc
 	unprivileged bool
+	network      *nat.Network // nil where sandboxes cannot have one
 	digests      digests
 }
 
@@ -35,6 +37,11 @@ func (l *launcher) Launch(ctx context.Context, c *local.Cell, spec sandbox.Spec)
 		return local.Process{}, err
 	}
 	description := bundle(c, root, l.executable, spec)
+	letGo, err := l.attach(c, description, spec)
+	if err != nil {
+		return local.Process{}, err
+	}
+	defer letGo() // by then the sandbox holds its network itself
 	if err := writeBundle(c, description); err != nil {
 		return local.Process{}, err
 	}
@@ -91,7 +98,10 @@ func (l *launcher) Resolve(ctx context.Context, reference string) (string, error
 // Kill ends the sentry, the gofer and every runsc that is busy with them: all of them have
 // the id of the cell among their arguments.
 func (l *launcher) Kill(ctx context.Context, c *local.Cell) error {
-	return local.KillNaming(ctx, c.ID)
+	if err := local.KillNaming(ctx, c.ID); err != nil {
+		return err
+	}
+	return l.detach(c)
 }
 
 func writeBundle(c *local.Cell, description *specs.Spec) error {

@@ -127,6 +127,9 @@ func (l *launcher) Build(_ context.Context, c *local.Cell) (string, error) {
 
 // Usable compares what the snapshot was made on with what there is.
 func (l *launcher) Usable(ctx context.Context, spec sandbox.Spec) error {
+	if spec.Network != sandbox.NetworkNone {
+		return fmt.Errorf("processes with a network interface are not resumed: %w", sandbox.ErrUnsupported)
+	}
 	was, err := parseBuild(spec.Resume.Snapshot.Build)
 	if err != nil {
 		return err
