@@ -29,6 +29,11 @@ type Config struct {
 	Warm    Warm    `yaml:"warm"`
 	Images  Images  `yaml:"images"`
 	Network Network `yaml:"network"`
+	Models  Models  `yaml:"models"`
+	// Runtimes are changes of the table of agent programs, by id.
+	Runtimes map[string]Runtime `yaml:"runtimes"`
+	// DefaultRuntime is that of sessions which name none; "" is the script agent.
+	DefaultRuntime string `yaml:"defaultRuntime"`
 }
 
 // Sandbox is what sessions get that do not say otherwise.
@@ -193,7 +198,7 @@ func (c Config) check() error {
 	case min(c.Warm.Min, c.Warm.Max) < 0 || c.Warm.Min > c.Warm.Max:
 		return errors.New("warm: min and max must not be negative, and min not above max")
 	}
-	return nil
+	return errors.Join(c.Models.check(), checkRuntimes(c.Runtimes))
 }
 
 // Size is a number of bytes: digits, and K, M, G or T for powers of 1024.

@@ -26,7 +26,9 @@ func TestSampleIsValid(t *testing.T) {
 		t.Fatalf("sample.yaml with its examples: %v\n%s", err, on)
 	}
 	if c.Sandbox.Limits.CPUs != 2000 || c.Images.Names["base"] == "" || len(c.Network.Credentials) != 1 ||
-		c.Network.Credentials[0].ValueFile == "" || c.Driver.Docker.Runtime == "" {
+		c.Network.Credentials[0].ValueFile == "" || c.Driver.Docker.Runtime == "" ||
+		len(c.Models.Providers) != 1 || c.Models.Providers[0].Models[0].Price.Output != 2*microCents ||
+		c.Runtimes["ours"].Files[".ours/settings.json"] == "" || !c.Runtimes["gemini"].Disabled || c.DefaultRuntime == "" {
 		t.Errorf("examples of sample.yaml do not stand where they belong: %+v", c)
 	}
 }
