@@ -21,6 +21,8 @@ type Runtime struct {
 	// API is the kind of model that the runtime talks to: APIAnthropic, APIOpenAI or
 	// APIGemini; "" when it needs none from us.
 	API string
+	// Model is the one that sessions get which name none; "" when there is none.
+	Model string
 	// Approvals says whether the agent asks before it acts; "" means ApprovalsNever.
 	// Approval is the word for each, which stands for {{approval}} in the templates.
 	Approvals Approvals
