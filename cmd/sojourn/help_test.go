@@ -11,7 +11,7 @@ var updateGolden = flag.Bool("update", false, "rewrite the golden files")
 
 func TestHelp(t *testing.T) {
 	// What help says must not depend on who asks.
-	for _, name := range []string{"SOJOURN_URL", "SOJOURN_KEY", "SOJOURN_LISTEN", "SOJOURN_DRIVER", "SOJOURN_LOG_LEVEL", "NO_COLOR"} {
+	for _, name := range []string{"SOJOURN_URL", "SOJOURN_KEY", "SOJOURN_LISTEN", "SOJOURN_DRIVER", "SOJOURN_CONFIG", "SOJOURN_LOG_LEVEL", "NO_COLOR"} {
 		t.Setenv(name, "")
 	}
 	t.Setenv("SOJOURN_DATA", "/var/lib/sojourn")
@@ -24,7 +24,7 @@ func TestHelp(t *testing.T) {
 	for _, group := range []struct {
 		command string
 		verbs   []verb
-	}{{"session", sessionVerbs}, {"interaction", interactionVerbs}, {"keys", keysVerbs}} {
+	}{{"session", sessionVerbs}, {"interaction", interactionVerbs}, {"keys", keysVerbs}, {"runtimes", runtimesVerbs}} {
 		for _, v := range group.verbs {
 			lines = append(lines, []string{group.command, v.name, "--help"})
 		}

@@ -52,6 +52,7 @@ func commands() []command {
 		{"session", "create, list, show, turn, watch, events, cancel, shell, cp, port-forward, archive", sessionCommand},
 		{"interaction", "list and answer what runs ask", interactionCommand},
 		{"keys", "create, list and revoke API keys", keysCommand},
+		{"runtimes", "list, show, install and remove the agents that sessions use", runtimesCommand},
 		{"doctor", "say what this machine can do and what to install for more", doctor},
 		{"version", "print the version", version},
 	}

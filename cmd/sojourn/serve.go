@@ -17,7 +17,6 @@ import (
 	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/internal/checkpoint"
 	"github.com/sojourn-dev/sojourn/internal/config"
-	"github.com/sojourn-dev/sojourn/internal/harness"
 	"github.com/sojourn-dev/sojourn/internal/harness/acp"
 	"github.com/sojourn-dev/sojourn/internal/server"
 	"github.com/sojourn-dev/sojourn/internal/snapshot"
@@ -126,12 +125,11 @@ func serve(ctx context.Context, io stdio, args []string) error {
 	if err != nil {
 		return err
 	}
-	script, _ := harness.RuntimeByID("script")
 	chosenKey := os.Getenv("SOJOURN_ADMIN_KEY")
 	os.Unsetenv("SOJOURN_ADMIN_KEY") // what this process starts must not inherit it
 	var l net.Listener
 	s, err := server.Open(ctx, server.Config{
-		Bucket: bucket, Cache: cache, Harness: &acp.Harness{Version: buildVersion()}, Runtimes: []harness.Runtime{script}, Log: log, Version: buildVersion(),
+		Bucket: bucket, Cache: cache, Harness: &acp.Harness{Version: buildVersion()}, Runtimes: set.table, Log: log, Version: buildVersion(),
 		Terms: sojourn.Terms{Ceiling: f.ceiling, Hold: f.hold}, TurnDeadline: f.turnDeadline, AdminKey: chosenKey,
 		Sandbox: set.sandbox, CheckImage: set.images.Check, Egress: server.EgressOf(set.egress), Tidy: set.tidy,
 		ProcessKey: processKey, SnapshotDir: filepath.Join(f.data, "snapshots"),

@@ -14,6 +14,7 @@ import (
 	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/internal/config"
 	"github.com/sojourn-dev/sojourn/internal/egress"
+	"github.com/sojourn-dev/sojourn/internal/harness"
 	"github.com/sojourn-dev/sojourn/internal/server"
 	"github.com/sojourn-dev/sojourn/sandbox"
 	"github.com/sojourn-dev/sojourn/sandbox/image"
@@ -29,6 +30,7 @@ type setup struct {
 	sandbox sojourn.SandboxSpec // of sessions that do not say otherwise
 	images  *image.Store
 	egress  *egress.Egress
+	table   []harness.Runtime
 	driver  atomic.Pointer[sandbox.Driver] // once it is open
 	own     atomic.Pointer[netip.AddrPort] // where the server listens
 }
@@ -40,6 +42,9 @@ func newSetup(cfg config.Config, data string, log *slog.Logger) (*setup, error) 
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
 	var err error
+	if s.table, err = runtimeTable(cfg, data, log); err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
 	if s.egress, err = s.openEgress(); err != nil {
 		return nil, fmt.Errorf("configuration: network: %w", err)
 	}
@@ -159,8 +164,10 @@ func (s *setup) openDriver(ctx context.Context, want string) (sandbox.Driver, st
 	if s.cfg.Warm.Max == 0 {
 		return d, reason, nil
 	}
+	plain := server.PlainSpec(s.sandbox, d.Capabilities())
+	plain.Layers = s.table[0].Layers
 	return warm.Open(d, warm.Config{
-		Default: server.PlainSpec(s.sandbox, d.Capabilities()), Min: s.cfg.Warm.Min, Max: s.cfg.Warm.Max, Log: s.log,
+		Default: plain, Min: s.cfg.Warm.Min, Max: s.cfg.Warm.Max, Log: s.log,
 	}), reason, nil
 }
 

@@ -25,6 +25,8 @@ type verb struct {
 	// min and max are how many positional arguments there may be; a negative
 	// max stands for any number.
 	min, max int
+	// local says that no server is asked, so that there is none to name.
+	local bool
 	// prepare defines the verb's own flags and returns what runs it.
 	prepare func(fs *flag.FlagSet) func(ctx context.Context, s *shell, args []string) error
 }
@@ -65,7 +67,11 @@ func runVerbs(ctx context.Context, std stdio, command string, verbs []verb, args
 	}
 	v := verbs[i]
 	fs := flagSet()
-	opts.define(fs)
+	if v.local {
+		fs.BoolVar(&opts.json, "json", opts.json, "write JSON")
+	} else {
+		opts.define(fs)
+	}
 	run := v.prepare(fs)
 	words, err := parse(fs, args[verbAt+1:])
 	if err != nil {

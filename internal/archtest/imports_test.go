@@ -44,6 +44,8 @@ var mayImport = map[string]string{
 	"internal/model":               "",
 	"internal/harness/harnesstest": ". internal/harness internal/keeper internal/link sandbox",
 
+	"internal/runtimes": "internal/config internal/harness sandbox",
+
 	// What is kept.
 	"internal/checkpoint":      "",
 	"internal/config":          "",
@@ -80,7 +82,7 @@ var mayImport = map[string]string{
 	"internal/servertest": ". internal/checkpoint internal/engine internal/harness internal/harness/acp internal/harness/script internal/keeper " +
 		"internal/server internal/store internal/store/sqlite sandbox sandbox/fake",
 	"cmd/sojourn": ". client internal/checkpoint internal/config internal/egress internal/harness internal/harness/acp internal/harness/script internal/keeper " +
-		"internal/server internal/snapshot internal/store internal/store/sqlite internal/tarball internal/terminal sandbox sandbox/docker sandbox/gvisor sandbox/image sandbox/namespace sandbox/process sandbox/warm",
+		"internal/runtimes internal/server internal/snapshot internal/store internal/store/sqlite internal/tarball internal/terminal sandbox sandbox/docker sandbox/gvisor sandbox/image sandbox/namespace sandbox/process sandbox/warm",
 	"internal/terminal": "",
 	"internal/archtest": "",
 }

@@ -29,6 +29,9 @@ func (e *Engine) spec(s sojourn.Session, epoch int64) (sandbox.Spec, error) {
 	}
 	spec := specOf(s.Sandbox, e.cfg.Sandbox, e.cfg.Driver.Capabilities())
 	spec.Session, spec.Epoch = string(s.ID), epoch
+	if row, ok := e.runtime(s.Runtime); ok {
+		spec.Layers = row.Layers
+	}
 	if e.policy(s).Raw {
 		spec.Network = sandbox.NetworkNAT
 	}

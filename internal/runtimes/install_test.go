@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,8 +23,12 @@ import (
 func fakeNPM(t *testing.T, body string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "npm")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\nset -eu\n"+body), 0o755); err != nil {
-		t.Fatal(err)
+	// Written by another process: a fork of a parallel test could otherwise hold it
+	// open for writing while it is to be run.
+	write := exec.CommandContext(t.Context(), "/bin/sh", "-c", `cat > "$1"; chmod 755 "$1"`, "sh", path)
+	write.Stdin = strings.NewReader("#!/bin/sh\nset -eu\n" + body)
+	if out, err := write.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
 	}
 	return path
 }

@@ -1,6 +1,7 @@
 package runtimes
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -92,6 +93,9 @@ func InstallCommand(id string) string {
 	return "sojourn runtimes install " + id
 }
 
+// ErrVersion reports a version that is not one.
+var ErrVersion = errors.New("no exact version")
+
 // versionForm is an exact version: a range or a tag would mean another thing tomorrow.
 var versionForm = regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]{1,40})?$`)
 
@@ -118,7 +122,7 @@ func planFor(id, version, arch string) (plan, error) {
 		version = r.packages[0].version
 	}
 	if !versionForm.MatchString(version) {
-		return plan{}, fmt.Errorf("%q is no exact version such as %s", version, r.packages[0].version)
+		return plan{}, fmt.Errorf("%q is %w such as %s", version, ErrVersion, r.packages[0].version)
 	}
 	p := plan{id: id, version: version, packages: map[string]string{}, pins: map[string]string{}, bin: map[string]string{}}
 	here := strings.NewReplacer("ARCH", arch).Replace

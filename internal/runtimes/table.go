@@ -3,6 +3,7 @@ package runtimes
 import (
 	"fmt"
 	"maps"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -196,4 +197,19 @@ func (s Site) model(api, want string) (string, error) {
 		return "", fmt.Errorf("model: no provider of the API %s has %q", api, want)
 	}
 	return "", nil
+}
+
+// hostPath is where programs of the host are that sandboxes without an image see.
+const hostPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// HostHas reports whether sandboxes without an image find a program of this host.
+func HostHas(program string) bool {
+	dirs := strings.Split(hostPath, ":")
+	if path.IsAbs(program) {
+		dirs = []string{"/"}
+	}
+	return slices.ContainsFunc(dirs, func(dir string) bool {
+		info, err := os.Stat(path.Join(dir, program))
+		return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
+	})
 }

@@ -22,7 +22,7 @@ const (
 type tree struct {
 	digest string // hex
 	bytes  int64
-	files  int // and links
+	files  int // with links and directories
 }
 
 // settle gives everything in the tree below root the permissions of a layer: readable
