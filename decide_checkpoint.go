@@ -65,7 +65,7 @@ func (d *Decision) Seal(c Checkpoint, n CaptureNotes) error {
 // SealDrain makes c the session's head, when a next turn could go on from it, and
 // ends the draining lease that it was captured from. A capture that is not whole
 // never takes the place of a head that is: the event says what is missing, and
-// what was done since the head is lost.
+// what was done since the head is lost. Where nothing was done yet, nothing is.
 func (d *Decision) SealDrain(c Checkpoint, n CaptureNotes, to LeaseState) error {
 	if err := d.draining(c.Epoch); err != nil {
 		return err
@@ -75,7 +75,8 @@ func (d *Decision) SealDrain(c Checkpoint, n CaptureNotes, to LeaseState) error 
 	}
 	sealed := c
 	sealed.State = CheckpointSealed
-	if sealed.Restorable(d.facts.Session.Base) || d.facts.Head == nil {
+	lost := d.facts.Head == nil && (d.facts.Session.Worked || d.facts.Unsaved())
+	if sealed.Restorable(d.facts.Session.Base) || lost {
 		d.sealHead(c, "", "", n)
 	} else {
 		d.AbandonCheckpoint(c)

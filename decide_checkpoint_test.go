@@ -178,3 +178,44 @@ func TestRestorableNeedsEveryPart(t *testing.T) {
 		}
 	}
 }
+
+// TestFailedDrainCondemnsOnlyWhatIsLost: a session in which nothing was done yet has
+// lost nothing when its sandbox cannot be captured; with files in it, it has.
+func TestFailedDrainCondemnsOnlyWhatIsLost(t *testing.T) {
+	for _, visited := range []bool{false, true} {
+		f := scene(t, "", LeaseHeld)
+		now := noon.Add(time.Minute)
+		if visited {
+			f = must(t, f, now, func(d *Decision) error { d.VisitLease(1); return nil })
+		}
+		var c Checkpoint
+		f = must(t, f, now, func(d *Decision) error { return d.DrainLease(1, "suspended", false) })
+		f = must(t, f, now, func(d *Decision) (err error) { c, err = d.BeginDrain("checkpoint-1", 1); return err })
+		c.Conversation, c.Workspace = FidelityResultOnly, FidelityNone
+		f = must(t, f, now, func(d *Decision) error { return d.SealDrain(c, CaptureNotes{}, LeaseReleased) })
+		if got := f.Continuation(now); got.CanContinue == visited {
+			t.Errorf("visited %v: continuation %+v", visited, got)
+		}
+	}
+}
+
+// TestVisitDuringACaptureIsUnsaved: the boundary of a checkpoint is where its capture
+// began, not where it was sealed.
+func TestVisitDuringACaptureIsUnsaved(t *testing.T) {
+	f := scene(t, RunSealing, LeaseHeld)
+	began := noon.Add(time.Minute)
+	f = must(t, f, began.Add(-time.Second), func(d *Decision) error { d.VisitLease(1); return nil })
+	var c Checkpoint
+	f = must(t, f, began, func(d *Decision) (err error) { c, err = d.BeginCheckpoint("checkpoint-1", theRun, 1); return err })
+	c.Conversation, c.Workspace = FidelityExact, FidelityPortableTree
+	seal := func(f Facts) Facts {
+		return must(t, f, began.Add(2*time.Second), func(d *Decision) error { return d.Seal(c, CaptureNotes{}) })
+	}
+	if seal(f).Unsaved() {
+		t.Error("what was there when the capture began is taken for unsaved")
+	}
+	f = must(t, f, began.Add(time.Second), func(d *Decision) error { d.VisitLease(1); return nil })
+	if !seal(f).Unsaved() {
+		t.Error("what a visit has left while files were captured is taken for saved")
+	}
+}

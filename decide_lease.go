@@ -179,10 +179,11 @@ func (d *Decision) DrainLease(epoch int64, why string, save bool) error {
 }
 
 // Unsaved reports whether the sandbox of the latest lease may hold what no
-// checkpoint does: it was used outside a run since the last one was sealed.
+// checkpoint does: it was used outside a run since the last one began to be
+// captured.
 func (f Facts) Unsaved() bool {
 	l := f.Lease
-	return l != nil && !l.VisitedAt.IsZero() && (f.Head == nil || !l.VisitedAt.Before(f.Head.SealedAt))
+	return l != nil && !l.VisitedAt.IsZero() && (f.Head == nil || !l.VisitedAt.Before(f.Head.CapturingAt))
 }
 
 // ResumeProcesses records that the processes of the head go on in the sandbox of

@@ -75,13 +75,21 @@ func (e *Engine) live(l *sojourn.Lease, now time.Time) *compute {
 	if l == nil || !l.Live(now) {
 		return nil
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	c := e.computes[l.Session]
-	if c == nil || c.epoch != l.Epoch || ended(c.box) {
+	c := e.at(*l)
+	if c == nil || ended(c.box) {
 		return nil
 	}
 	return c
+}
+
+// at returns the compute of a lease that is known, whether its sandbox runs or not.
+func (e *Engine) at(l sojourn.Lease) *compute {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if c := e.computes[l.Session]; c != nil && c.epoch == l.Epoch {
+		return c
+	}
+	return nil
 }
 
 func ended(b sandbox.Sandbox) bool {
@@ -110,11 +118,6 @@ func (e *Engine) fly(ctx context.Context, id sojourn.SessionID) (*compute, error
 	if e.cfg.Driver == nil {
 		return nil, sojourn.Errorf(sojourn.CodeComputeMissing, "There is nowhere to run. An administrator has to add compute.")
 	}
-	if l := facts.Lease; l != nil && l.State == sojourn.LeaseDraining {
-		if err := e.drain(ctx, id); err != nil {
-			return nil, unreachable(err)
-		}
-	}
 	if l := facts.Lease; l != nil && l.Live(e.Now()) {
 		c, err := e.adopt(ctx, *l)
 		if err == nil {
@@ -137,24 +140,33 @@ func unreachable(err error) error {
 	}
 }
 
-// endOld ends a lease that is over in fact but not yet in its row, and destroys
-// what is left of earlier leases: there are never two sandboxes of a session. A
-// sandbox whose files are being sealed is none of them.
+// endOld ends a lease that is over in fact but not yet in its row, saves what only
+// its sandbox has, and destroys what is left of earlier leases: there are never two
+// sandboxes of a session. A sandbox whose files are being sealed is none of them.
 func (e *Engine) endOld(ctx context.Context, id sojourn.SessionID) error {
 	var refusal error
+	draining := false
 	err := e.decide(ctx, id, func(_ *store.Tx, d *sojourn.Decision) error {
 		if l := d.Facts().Lease; l != nil {
-			if err := endLease(d, *l, endState(*l, d.Now()), endReason(*l, d.Now())); err != nil {
+			if err := e.giveUp(d, *l, nil); err != nil {
 				return err
 			}
+			draining = d.Facts().Lease.State == sojourn.LeaseDraining
 		}
-		refusal = d.AdmitsLease()
+		if refusal = nil; !draining {
+			refusal = d.AdmitsLease()
+		}
 		return nil
 	})
 	if err = cmp.Or(err, refusal); err != nil {
 		return err
 	}
-	if err := e.destroyEnded(ctx, id); err != nil {
+	if draining {
+		err = e.drain(ctx, id)
+	} else {
+		err = e.destroyEnded(ctx, id)
+	}
+	if err != nil {
 		return unreachable(err)
 	}
 	return nil
@@ -309,10 +321,10 @@ func (e *Engine) watch(c *compute) {
 	for {
 		err := e.decide(e.base, c.session, func(_ *store.Tx, d *sojourn.Decision) error {
 			l := d.Facts().Lease
-			if l == nil || l.Epoch != c.epoch || l.State == sojourn.LeaseDraining { // its files are being captured
+			if l == nil || l.Epoch != c.epoch {
 				return nil
 			}
-			return endLost(d, *l, c.box.Err())
+			return e.giveUp(d, *l, c.box.Err())
 		})
 		if err == nil {
 			return
@@ -352,12 +364,24 @@ func endLease(d *sojourn.Decision, l sojourn.Lease, to sojourn.LeaseState, why s
 	return d.EndRun(r.ID, sojourn.RunCrashed, stop, &sojourn.RunError{Code: code, Message: text})
 }
 
-// endLost ends the lease of a sandbox that ended by itself, for the reason that
-// it gave.
-func endLost(d *sojourn.Decision, l sojourn.Lease, err error) error {
+// giveUp ends a lease that has run out, or whose sandbox has ended by itself with
+// err. Where its directory holds what no checkpoint does, or its processes are to be
+// kept, the lease is drained rather than ended: it is over for everybody, and ends
+// when that is saved.
+func (e *Engine) giveUp(d *sojourn.Decision, l sojourn.Lease, err error) error {
+	if l.State == sojourn.LeaseDraining {
+		return nil
+	}
 	to, why := endState(l, d.Now()), endReason(l, d.Now())
 	if r := sandbox.ReasonOf(err); to == sojourn.LeaseLost && (r == sandbox.EndOutOfMemory || r == sandbox.EndDiskFull) {
 		why = string(r)
+	}
+	if l.State == sojourn.LeaseHeld {
+		files, processes := e.saves(d.Facts())
+		processes = processes && to == sojourn.LeaseExpired // of a sandbox that has ended there are none
+		if files || processes {
+			return d.DrainLease(l.Epoch, why, processes)
+		}
 	}
 	return endLease(d, l, to, why)
 }

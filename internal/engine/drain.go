@@ -129,16 +129,30 @@ func (e *Engine) sealDrain(ctx context.Context, facts sojourn.Facts, c *compute,
 			ck.Conversation, ck.ConversationReason = sojourn.FidelityExact, ""
 		}
 	}
-	to := sojourn.LeaseReleased
-	if l.EndReason == endedByHold || l.EndReason == endedByCeiling {
-		to = sojourn.LeaseExpired
-	}
 	return e.drained(ctx, facts, func(_ *store.Tx, d *sojourn.Decision) error {
 		if lost != "" {
 			d.LoseProcesses(l.Epoch, lost)
 		}
-		return d.SealDrain(ck, notes, to)
+		return d.SealDrain(ck, notes, drainedState(l.EndReason))
 	})
+}
+
+// lostState reports whether a lease has ended, or is being drained, because its
+// sandbox ended by itself.
+func lostState(l sojourn.Lease) bool {
+	return l.State == sojourn.LeaseLost || l.State == sojourn.LeaseDraining && drainedState(l.EndReason) == sojourn.LeaseLost
+}
+
+// drainedState is how a lease ends that was drained for a reason.
+func drainedState(why string) sojourn.LeaseState {
+	switch why {
+	case drainedForSuspend, drainedForRotation:
+		return sojourn.LeaseReleased
+	case endedByHold, endedByCeiling:
+		return sojourn.LeaseExpired
+	default:
+		return sojourn.LeaseLost
+	}
 }
 
 // drained ends a draining lease with end, and clears up behind it.
@@ -176,10 +190,7 @@ func (e *Engine) forgetProcesses(before sojourn.Facts) {
 // ruins returns the compute of a lease whose files are wanted, whether its sandbox
 // runs or not. The error is ErrGone when the files are gone.
 func (e *Engine) ruins(ctx context.Context, l sojourn.Lease) (*compute, error) {
-	e.mu.Lock()
-	c := e.computes[l.Session]
-	e.mu.Unlock()
-	if c != nil && c.epoch == l.Epoch {
+	if c := e.at(l); c != nil {
 		return c, nil
 	}
 	if e.cfg.Driver == nil || e.cfg.Driver.Name() != l.Driver {

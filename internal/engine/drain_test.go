@@ -168,15 +168,6 @@ func TestSuspendedSessionSurvivesARestart(t *testing.T) {
 	}
 }
 
-func TestFilesPutIntoAnUnusedSandboxSurviveItsHold(t *testing.T) {
-	s := begin(t, servertest.Config{Terms: sojourn.Terms{Hold: 400 * time.Millisecond}})
-	s.Must(http.MethodPut, s.path("/workspace"), nil, nil)
-	s.want("continuation", s.session().Continuation.State, "fresh")
-	s.until("the sandbox to be given back", func() bool { return s.sandboxes() == 0 })
-	s.want("continuation", s.session().Continuation.State, "fresh") // nothing was put there
-	s.completes("@say hi")
-}
-
 func TestSavedProcessesAreForgottenWithTheirHead(t *testing.T) {
 	s := begin(t, servertest.Config{})
 	s.completes("@remember a b")

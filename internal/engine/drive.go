@@ -323,7 +323,7 @@ func (e *Engine) driveOn(ctx context.Context, d *drive, c *compute, row harness.
 		return false, err
 	}
 	p, stop := e.newPort(ctx, d, c)
-	untouch := e.touchUntil(ctx, c)
+	untouch := e.touchUntil(ctx, c, (*sojourn.Decision).TouchLease)
 	killed := e.memoryKills(c)
 	out, err := e.cfg.Harness.Drive(ctx, job, p)
 	untouch()

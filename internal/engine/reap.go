@@ -30,14 +30,8 @@ func (e *Engine) tendLease(ctx context.Context, claim work.Claim) (work.Next, er
 			return err
 		}
 		return e.apply(tx, f, func(_ *store.Tx, d *sojourn.Decision) error {
-			l := d.Facts().Lease
-			if l != nil && l.State == sojourn.LeaseHeld && !l.Live(d.Now()) {
-				if drain, processes := e.saves(d.Facts()); drain {
-					err := d.DrainLease(l.Epoch, endReason(*l, d.Now()), processes)
-					facts = d.Facts()
-					return err
-				}
-				if err := endLease(d, *l, sojourn.LeaseExpired, endReason(*l, d.Now())); err != nil {
+			if l := d.Facts().Lease; l != nil && l.State == sojourn.LeaseHeld && !l.Live(d.Now()) {
+				if err := e.giveUp(d, *l, nil); err != nil {
 					return err
 				}
 			}

@@ -58,7 +58,7 @@ func (e *Engine) recoverLease(ctx context.Context, l sojourn.Lease) error {
 	}
 	return e.decide(ctx, l.Session, func(_ *store.Tx, d *sojourn.Decision) error {
 		if now := d.Facts().Lease; now != nil && now.Epoch == l.Epoch {
-			return endLease(d, *now, endState(*now, d.Now()), endReason(*now, d.Now()))
+			return e.giveUp(d, *now, nil)
 		}
 		return nil
 	})

@@ -68,9 +68,9 @@ func (e *Engine) release(ctx context.Context, ref Ref, why string, processes boo
 	return nil
 }
 
-// saves reports whether a lease that has run out is drained rather than ended:
-// its processes are to be kept, or it may hold files that no checkpoint does.
-func (e *Engine) saves(f sojourn.Facts) (drain, processes bool) {
+// saves reports what is to be saved of a lease that is over: files, when its sandbox
+// may have some that no checkpoint has, and processes, when the session keeps them.
+func (e *Engine) saves(f sojourn.Facts) (files, processes bool) {
 	if r := f.Active; r != nil && (r.State == sojourn.RunActive || r.State == sojourn.RunSealing) {
 		return false, false
 	}
@@ -78,6 +78,5 @@ func (e *Engine) saves(f sojourn.Facts) (drain, processes bool) {
 	if idle == "" {
 		idle = e.cfg.Sandbox.Idle
 	}
-	processes = idle == sojourn.IdleSnapshot && e.checkProcesses("") == nil
-	return processes || f.Unsaved(), processes
+	return f.Unsaved(), idle == sojourn.IdleSnapshot && e.checkProcesses("") == nil
 }

@@ -115,7 +115,7 @@ func describe(ck *sojourn.Checkpoint, got checkpoint.Capture, stateful bool) (no
 
 // captureAgain captures, and tries again after a passing fault.
 func (e *Engine) captureAgain(ctx context.Context, c *compute, facts sojourn.Facts, row harness.Runtime) (got checkpoint.Capture, err error) {
-	defer e.touchUntil(ctx, c)()
+	defer e.touchUntil(ctx, c, (*sojourn.Decision).TouchLease)()
 	for attempt := 1; ; attempt++ {
 		got, err = e.capture(ctx, c, facts, row)
 		if err == nil || attempt == maxCaptures || ctx.Err() != nil {

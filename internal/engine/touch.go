@@ -9,18 +9,21 @@ import (
 	"github.com/sojourn-dev/sojourn/internal/store"
 )
 
-// touchUntil keeps the lease of a compute that a run is using until stop is
-// called or ctx ends. stop waits for the goroutine that does it.
-func (e *Engine) touchUntil(ctx context.Context, c *compute) (stop func()) {
+// touching is how a sign of use is written down.
+type touching func(d *sojourn.Decision, epoch int64) bool
+
+// touchUntil keeps the lease of a compute that is in use until stop is called or
+// ctx ends. stop waits for the goroutine that does it.
+func (e *Engine) touchUntil(ctx context.Context, c *compute, how touching) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var touching sync.WaitGroup
-	touching.Go(func() { e.touchWhile(ctx, c) })
+	touching.Go(func() { e.touchWhile(ctx, c, how) })
 	return func() { cancel(); touching.Wait() }
 }
 
 // touchWhile keeps the lease while the keeper answers: a live run is a sign of
 // use, a sandbox that no longer reports is not.
-func (e *Engine) touchWhile(ctx context.Context, c *compute) {
+func (e *Engine) touchWhile(ctx context.Context, c *compute, how touching) {
 	every := min(max(e.cfg.Terms.Hold/5, 50*time.Millisecond), time.Minute)
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -29,7 +32,7 @@ func (e *Engine) touchWhile(ctx context.Context, c *compute) {
 		_, err := c.peer.Info(ask)
 		cancel()
 		if err == nil {
-			e.touch(ctx, c)
+			e.touch(ctx, c, how)
 			e.noteLimits(ctx, c)
 		}
 		select {
@@ -40,9 +43,9 @@ func (e *Engine) touchWhile(ctx context.Context, c *compute) {
 	}
 }
 
-func (e *Engine) touch(ctx context.Context, c *compute) {
+func (e *Engine) touch(ctx context.Context, c *compute, how touching) {
 	err := e.decide(ctx, c.session, func(_ *store.Tx, d *sojourn.Decision) error {
-		d.TouchLease(c.epoch)
+		how(d, c.epoch)
 		return nil
 	})
 	if err != nil && ctx.Err() == nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/internal/link"
+	"github.com/sojourn-dev/sojourn/internal/store"
 )
 
 // Visit is a stay of a person or a tool in the sandbox of a session: a shell, a
@@ -24,6 +25,9 @@ type Visit struct {
 	stop func() // of the touching
 	once sync.Once
 }
+
+// leavePatience bounds what is written down at the end of a visit.
+const leavePatience = 5 * time.Second
 
 // errLeft is the cause of a visit that its visitor ended.
 var errLeft = errors.New("the visit is over")
@@ -40,6 +44,16 @@ func (e *Engine) Visit(ctx context.Context, ref Ref, wait time.Duration) (*Visit
 	if c == nil {
 		return nil, unreachable(errors.New("the sandbox ended while it was entered"))
 	}
+	// Before anything is written there, so that no crash can lose that it was.
+	err = e.decide(ctx, c.session, func(_ *store.Tx, d *sojourn.Decision) error {
+		if !d.VisitLease(c.epoch) {
+			return sojourn.Errorf(sojourn.CodeWorkspaceExpired, "The lease of the sandbox has ended.")
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
 	v := &Visit{e: e, c: c}
 	v.ctx, v.end = context.WithCancelCause(e.base)
 	e.mu.Lock()
@@ -51,7 +65,7 @@ func (e *Engine) Visit(ctx context.Context, ref Ref, wait time.Duration) (*Visit
 	e.wg.Add(1) // until Close: the engine waits for its visitors
 	e.wg.Go(v.watch)
 	e.mu.Unlock()
-	v.stop = e.touchUntil(v.ctx, c)
+	v.stop = e.touchUntil(v.ctx, c, (*sojourn.Decision).VisitLease)
 	e.clearStrays(ctx, c)
 	return v, nil
 }
@@ -78,7 +92,7 @@ func (v *Visit) lost() error {
 func (v *Visit) leased(ctx context.Context) bool {
 	facts, err := v.e.facts(ctx, v.c.session)
 	l := facts.Lease
-	return err != nil || l != nil && l.Epoch == v.c.epoch && (l.Live(v.e.Now()) || l.State == sojourn.LeaseLost)
+	return err != nil || l != nil && l.Epoch == v.c.epoch && (l.Live(v.e.Now()) || lostState(*l))
 }
 
 // Context ends with the visit; its cause is why.
@@ -90,6 +104,11 @@ func (v *Visit) Close() {
 	v.once.Do(func() {
 		v.end(errLeft)
 		v.stop()
+		// A run may have been sealed since the last touch, and not what was written
+		// after that.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(v.ctx), leavePatience)
+		defer cancel()
+		v.e.touch(ctx, v.c, (*sojourn.Decision).VisitLease)
 		v.e.wg.Done()
 	})
 }
