@@ -24,7 +24,10 @@ func (e *Engine) provide(ctx context.Context, facts sojourn.Facts, lease sojourn
 	}
 	lost := ""
 	if h := facts.Head; h != nil && h.Processes != nil {
-		c, err := e.provideResumed(ctx, facts, spec)
+		// What hangs must leave the time for a cold start.
+		resuming, cancel := context.WithTimeout(ctx, e.cfg.StartTimeout/2)
+		c, err := e.provideResumed(resuming, facts, spec)
+		cancel()
 		if err == nil {
 			return c, nil
 		}

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"filippo.io/age"
 	"gocloud.dev/blob"
 	"gocloud.dev/blob/memblob"
 
@@ -48,6 +49,10 @@ func inBubble(t *testing.T, f func(b *bubble)) {
 		})
 		bucket := memblob.OpenBucket(nil)
 		row, _ := harness.RuntimeByID("script")
+		key, err := age.GenerateX25519Identity()
+		if err != nil {
+			t.Fatal(err)
+		}
 		var db store.Store
 		s, err := server.Open(t.Context(), server.Config{
 			Bucket: bucket, Harness: &acp.Harness{}, Runtimes: []harness.Runtime{row}, AdminKey: "an-admin-key-0123456789",
@@ -56,6 +61,7 @@ func inBubble(t *testing.T, f func(b *bubble)) {
 				return db, err
 			},
 			OpenDriver: func(context.Context) (sandbox.Driver, string, error) { return driver, "the test", nil },
+			ProcessKey: key, SnapshotDir: filepath.Join(dir, "snapshots"),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -227,6 +233,27 @@ func TestCeilingAtItsTrueValue(t *testing.T) {
 		time.Sleep(time.Minute)
 		if n := b.sandboxes(); n != 0 {
 			b.Errorf("%d sandboxes are left", n)
+		}
+	})
+}
+
+// TestResumeThatHangsLeavesTimeForAColdStart: processes that do not come back must
+// not keep a session from its files for ever.
+func TestResumeThatHangsLeavesTimeForAColdStart(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		b.ended(b.submit("@remember a b\n@write f one"), time.Minute)
+		if _, err := b.e.Suspend(b.Context(), b.ref); err != nil {
+			b.Fatal(err)
+		}
+		if h := b.facts().Head; h == nil || h.Processes == nil {
+			b.Fatal("no processes were saved")
+		}
+		b.fake.SetFaults(fake.Faults{ResumeHangs: true})
+		if r := b.ended(b.submit("@recall a"), 3*time.Minute); r.State != sojourn.RunCompleted {
+			b.Errorf("run is %s: %+v", r.State, r.Error)
+		}
+		if n := len(b.fake.Created()); n != 2 {
+			b.Errorf("%d sandboxes were made, want one more", n)
 		}
 	})
 }

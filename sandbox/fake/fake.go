@@ -54,6 +54,8 @@ type Faults struct {
 	SnapshotErr error
 	// ResumeErr is what Prepare fails with.
 	ResumeErr error
+	// ResumeHangs makes Prepare wait until its context ends.
+	ResumeHangs bool
 	// ListErr is what List fails with.
 	ListErr error
 }

@@ -56,9 +56,13 @@ func (b *box) Snapshot(_ context.Context, dir string) (sandbox.Snapshot, error) 
 
 // Prepare makes the directories of a sandbox that is going to be resumed; see
 // sandbox.Resumer.
-func (d *Driver) Prepare(_ context.Context, spec sandbox.Spec) (sandbox.Dirs, error) {
+func (d *Driver) Prepare(ctx context.Context, spec sandbox.Spec) (sandbox.Dirs, error) {
 	if err := spec.Validate(); err != nil {
 		return sandbox.Dirs{}, err
+	}
+	if d.Faults().ResumeHangs {
+		<-ctx.Done()
+		return sandbox.Dirs{}, fmt.Errorf("resume sandbox %s: %w", spec.Session, context.Cause(ctx))
 	}
 	if err := d.Faults().ResumeErr; err != nil {
 		return sandbox.Dirs{}, fmt.Errorf("resume sandbox %s: %w", spec.Session, err)
