@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -81,9 +83,13 @@ type Engine struct {
 	stop context.CancelCauseFunc
 	wg   sync.WaitGroup // flights and watchers
 
+	policies keyed // held while a policy is put on a gate
+	adopting keyed // held while a sandbox is taken over: it has one gate
+
 	mu       sync.Mutex
 	closed   bool // no flight or watcher starts any more
 	computes map[sojourn.SessionID]*compute
+	gates    map[sojourn.SessionID]*gate
 	flights  map[sojourn.SessionID]*flight
 	drains   map[sojourn.SessionID]*draining
 	drives   map[sojourn.RunID]*drive
@@ -108,6 +114,7 @@ func New(c Config) (*Engine, error) {
 	e := &Engine{
 		cfg: c, log: c.Log, ready: make(chan struct{}), tag: strings.ToLower(rand.Text()[:12]),
 		computes: map[sojourn.SessionID]*compute{},
+		gates:    map[sojourn.SessionID]*gate{},
 		flights:  map[sojourn.SessionID]*flight{},
 		drains:   map[sojourn.SessionID]*draining{},
 		drives:   map[sojourn.RunID]*drive{},
@@ -161,9 +168,10 @@ func (e *Engine) Run(ctx context.Context) error {
 func (e *Engine) close() {
 	e.stop(errStopping)
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	e.closed = true
-	for _, c := range e.computes {
+	all := slices.Collect(maps.Values(e.computes))
+	e.mu.Unlock()
+	for _, c := range all { // without the lock: a gate says first what it has decided
 		c.close()
 	}
 }

@@ -3,7 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
-	"sync"
+	"time"
 
 	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/internal/store"
@@ -40,16 +40,21 @@ type Gate interface {
 	Close() error
 }
 
-// gate is a compute's way out, with the policy that was last put on it.
+// notePatience bounds the writing of network decisions, also while the engine ends.
+const notePatience = 10 * time.Second
+
+// gate is a compute's way out. It is known to the engine by session from before it
+// opens until it is closed, so that no change of policy can miss it.
 type gate struct {
 	Gate
-	mu sync.Mutex // one change of policy at a time
+	gone func()
 }
 
 // close lets go of the way out; nil has none.
 func (g *gate) close() {
 	if g != nil {
 		_ = g.Close() // the sandbox is being let go of; its socket is replaced by the next server
+		g.gone()
 	}
 }
 
@@ -61,19 +66,38 @@ func (g *gate) env() map[string]string {
 	return g.Env()
 }
 
-// openGate serves the way out of a sandbox; nil when the installation has none.
-func (e *Engine) openGate(ctx context.Context, s sojourn.Session, epoch int64, dirs sandbox.Dirs) (*gate, error) {
+// openGate serves the way out of a sandbox; nil when the installation has none. The
+// policy is read while no change of it can be under way: one that was made earlier
+// is in it, and one that is made later finds the gate.
+func (e *Engine) openGate(ctx context.Context, id sojourn.SessionID, epoch int64, dirs sandbox.Dirs) (*gate, error) {
 	if e.cfg.Egress == nil || dirs.Sockets == "" {
 		return nil, nil
 	}
-	g, err := e.cfg.Egress.Open(ctx, EgressSpec{
-		Session: s.ID, Project: s.Project, Epoch: epoch, Dir: dirs.Sockets, Policy: e.policy(s),
-		Report: func(decided []sojourn.NetworkDecision) { e.noteNetwork(s.ID, epoch, decided) },
+	defer e.policies.lock(id)()
+	facts, err := e.facts(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	s := facts.Session
+	opened, err := e.cfg.Egress.Open(ctx, EgressSpec{
+		Session: id, Project: s.Project, Epoch: epoch, Dir: dirs.Sockets, Policy: e.policy(s),
+		Report: func(decided []sojourn.NetworkDecision) { e.noteNetwork(id, epoch, decided) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open the way to the network: %w", err)
 	}
-	return &gate{Gate: g}, nil
+	g := &gate{Gate: opened}
+	g.gone = func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.gates[id] == g {
+			delete(e.gates, id)
+		}
+	}
+	e.mu.Lock()
+	e.gates[id] = g
+	e.mu.Unlock()
+	return g, nil
 }
 
 // policy is what applies to a session.
@@ -88,13 +112,16 @@ func (e *Engine) policy(s sojourn.Session) sojourn.NetworkPolicy {
 	return p
 }
 
-// noteNetwork writes the proxy's decisions into the session's log.
+// noteNetwork writes the proxy's decisions into the session's log, the last ones
+// while the engine ends.
 func (e *Engine) noteNetwork(id sojourn.SessionID, epoch int64, decided []sojourn.NetworkDecision) {
-	err := e.decide(e.base, id, func(_ *store.Tx, d *sojourn.Decision) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.base), notePatience)
+	defer cancel()
+	err := e.decide(ctx, id, func(_ *store.Tx, d *sojourn.Decision) error {
 		d.NoteNetwork(epoch, decided)
 		return nil
 	})
-	if err != nil && e.base.Err() == nil {
+	if err != nil {
 		e.log.Error("write network decisions", "session", id, "lease_epoch", epoch, "error", err)
 	}
 }
@@ -116,20 +143,19 @@ func (e *Engine) SetNetwork(ctx context.Context, ref Ref, p sojourn.NetworkPolic
 }
 
 // enforce puts a session's policy on the gate of its sandbox. What is read under
-// the gate's lock is never older than what an earlier call has put there.
+// the lock is never older than what an earlier call has put there.
 func (e *Engine) enforce(ctx context.Context, id sojourn.SessionID) error {
+	defer e.policies.lock(id)()
 	e.mu.Lock()
-	c := e.computes[id]
+	g := e.gates[id]
 	e.mu.Unlock()
-	if c == nil || c.gate == nil {
+	if g == nil {
 		return nil
 	}
-	c.gate.mu.Lock()
-	defer c.gate.mu.Unlock()
 	facts, err := e.facts(ctx, id)
 	if err != nil {
 		return err
 	}
-	c.gate.SetPolicy(e.policy(facts.Session))
+	g.SetPolicy(e.policy(facts.Session))
 	return nil
 }

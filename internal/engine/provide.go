@@ -44,7 +44,7 @@ func (e *Engine) provide(ctx context.Context, facts sojourn.Facts, lease sojourn
 	if err != nil {
 		return nil, refusedSpec(err)
 	}
-	c, err := e.compute(ctx, facts.Session, lease.Epoch, box)
+	c, err := e.compute(ctx, lease.Session, lease.Epoch, box)
 	if err != nil {
 		return nil, err
 	}
@@ -71,12 +71,12 @@ func handleOf(d sandbox.Driver, l sojourn.Lease) sandbox.Handle {
 }
 
 // compute joins a sandbox with the links to it.
-func (e *Engine) compute(ctx context.Context, s sojourn.Session, epoch int64, box sandbox.Sandbox) (*compute, error) {
-	g, err := e.openGate(ctx, s, epoch, box.Dirs())
+func (e *Engine) compute(ctx context.Context, id sojourn.SessionID, epoch int64, box sandbox.Sandbox) (*compute, error) {
+	g, err := e.openGate(ctx, id, epoch, box.Dirs())
 	if err != nil {
 		return nil, err
 	}
-	return &compute{session: s.ID, epoch: epoch, box: box, gate: g, peer: newPeer(box, epoch)}, nil
+	return &compute{session: id, epoch: epoch, box: box, gate: g, peer: newPeer(box, epoch)}, nil
 }
 
 // furnish restores into a new sandbox what the session carries, while its keeper
@@ -155,7 +155,7 @@ func (e *Engine) provideResumed(ctx context.Context, facts sojourn.Facts, spec s
 		return nil, err
 	}
 	// The way out is there before the first process goes on.
-	gate, err := e.openGate(ctx, facts.Session, spec.Epoch, dirs)
+	gate, err := e.openGate(ctx, facts.Session.ID, spec.Epoch, dirs)
 	if err != nil {
 		return nil, err
 	}

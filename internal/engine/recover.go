@@ -64,8 +64,12 @@ func (e *Engine) recoverLease(ctx context.Context, l sojourn.Lease) error {
 	})
 }
 
-// adopt takes a running sandbox over from the process that made it.
+// adopt takes a running sandbox over from the process that made it, once.
 func (e *Engine) adopt(ctx context.Context, l sojourn.Lease) (*compute, error) {
+	defer e.adopting.lock(l.Session)()
+	if c := e.at(l); c != nil && !ended(c.box) {
+		return c, nil
+	}
 	var h sandbox.Handle
 	if err := json.Unmarshal(l.Handle, &h); err != nil {
 		return nil, fmt.Errorf("decode the sandbox handle: %w", err)
@@ -74,11 +78,7 @@ func (e *Engine) adopt(ctx context.Context, l sojourn.Lease) (*compute, error) {
 	if err != nil {
 		return nil, err
 	}
-	facts, err := e.facts(ctx, l.Session)
-	if err != nil {
-		return nil, err
-	}
-	c, err := e.compute(ctx, facts.Session, l.Epoch, box)
+	c, err := e.compute(ctx, l.Session, l.Epoch, box)
 	if err != nil {
 		return nil, err
 	}
