@@ -12,6 +12,7 @@ type CreateSession struct {
 	Contract    string            `json:"contract,omitempty"` // "" means cloud
 	Title       string            `json:"title,omitempty"`
 	Runtime     string            `json:"runtime,omitempty"` // "" means the server's default
+	Model       string            `json:"model,omitempty"`   // "" means the server's choice
 	Metadata    map[string]string `json:"metadata,omitempty"`
 	Sandbox     *Sandbox          `json:"sandbox,omitempty"`
 	InitialTurn *TurnInput        `json:"initialTurn,omitempty"`

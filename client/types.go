@@ -12,6 +12,7 @@ type Session struct {
 	Contract         string            `json:"contract"` // agents, exec or cloud
 	Title            string            `json:"title,omitempty"`
 	Runtime          string            `json:"runtime"`
+	Model            string            `json:"model,omitempty"`
 	Metadata         map[string]string `json:"metadata,omitempty"`
 	State            string            `json:"state"` // new, open, paused or closed
 	CloseReason      string            `json:"closeReason,omitempty"`

@@ -81,13 +81,14 @@ var sessionVerbs = []verb{
 func prepareCreate(fs *flag.FlagSet) func(context.Context, *shell, []string) error {
 	title := fs.String("title", "", "a `title` for people")
 	runtime := fs.String("runtime", "", "the agent `program`; the server's default when not given")
+	model := fs.String("model", "", "the `model` that it is to use; the server's choice when not given")
 	turn := fs.String("turn", "", "the first turn's `text`")
 	quiet := fs.Bool("quiet", false, "print the id and nothing else")
 	var metadata pairsFlag
 	fs.Var(&metadata, "metadata", "`key=value` to keep with the session; may be repeated")
 	box := sandboxFlags(fs)
 	return func(ctx context.Context, s *shell, _ []string) error {
-		in := client.CreateSession{Title: *title, Runtime: *runtime, Metadata: metadata, Sandbox: box.sandbox()}
+		in := client.CreateSession{Title: *title, Runtime: *runtime, Model: *model, Metadata: metadata, Sandbox: box.sandbox()}
 		if *turn != "" {
 			in.InitialTurn = &client.TurnInput{Input: client.Text(*turn)}
 		}

@@ -30,6 +30,7 @@ type setup struct {
 	sandbox sojourn.SandboxSpec // of sessions that do not say otherwise
 	images  *image.Store
 	egress  *egress.Egress
+	way     *server.Way // to the network and to models
 	table   []harness.Runtime
 	driver  atomic.Pointer[sandbox.Driver] // once it is open
 	own     atomic.Pointer[netip.AddrPort] // where the server listens
@@ -47,6 +48,9 @@ func newSetup(cfg config.Config, data string, log *slog.Logger) (*setup, error) 
 	}
 	if s.egress, err = s.openEgress(); err != nil {
 		return nil, fmt.Errorf("configuration: network: %w", err)
+	}
+	if s.way, err = s.openWay(); err != nil {
+		return nil, err
 	}
 	if err := s.egress.Check(s.sandbox.Network); err != nil {
 		return nil, fmt.Errorf("configuration: sandbox: %w", err)

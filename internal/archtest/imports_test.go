@@ -78,10 +78,10 @@ var mayImport = map[string]string{
 	// a test, name an implementation.
 	"internal/server": ". internal/api internal/api/cloud internal/api/operator internal/auth internal/checkpoint " +
 		"internal/egress " +
-		"internal/engine internal/harness internal/hub internal/snapshot internal/store sandbox",
+		"internal/engine internal/gateway internal/harness internal/hub internal/snapshot internal/store sandbox",
 	"internal/servertest": ". internal/checkpoint internal/engine internal/harness internal/harness/acp internal/harness/script internal/keeper " +
 		"internal/server internal/store internal/store/sqlite sandbox sandbox/fake",
-	"cmd/sojourn": ". client internal/checkpoint internal/config internal/egress internal/harness internal/harness/acp internal/harness/script internal/keeper " +
+	"cmd/sojourn": ". client internal/checkpoint internal/config internal/egress internal/gateway internal/harness internal/harness/acp internal/harness/script internal/keeper " +
 		"internal/runtimes internal/server internal/snapshot internal/store internal/store/sqlite internal/tarball internal/terminal sandbox sandbox/docker sandbox/gvisor sandbox/image sandbox/namespace sandbox/process sandbox/warm",
 	"internal/terminal": "",
 	"internal/archtest": "",

@@ -28,6 +28,7 @@ type Create struct {
 	Contract    sojourn.Contract
 	Title       string
 	Runtime     string // "" means the configured default
+	Model       string // "" leaves the choice to the installation
 	Metadata    map[string]string
 	Sandbox     sojourn.SandboxSpec
 	InitialTurn []sojourn.Part // nil submits nothing

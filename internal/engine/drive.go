@@ -147,6 +147,9 @@ func (e *Engine) start(ctx context.Context, d *drive, facts sojourn.Facts) error
 	if !ok {
 		return e.fail(ctx, d, sojourn.CodeRuntimeUnavailable, "Runtime "+facts.Session.Runtime+" is not configured.")
 	}
+	if s := facts.Session.Sandbox; row.Unavailable != "" && s.Image == "" && e.cfg.Sandbox.Image == "" {
+		return e.fail(ctx, d, sojourn.CodeRuntimeUnavailable, row.Unavailable)
+	}
 	for attempt := 1; ; attempt++ {
 		c, err := e.ensureForRun(ctx, d, facts.Session.ID)
 		if err == nil {
@@ -369,6 +372,7 @@ func (e *Engine) interrupted(ctx context.Context, d *drive, c *compute, err erro
 // job reads what the harness needs.
 func (e *Engine) job(ctx context.Context, d *drive, c *compute, row harness.Runtime) (harness.Job, error) {
 	job := harness.Job{Run: d.run, Epoch: c.epoch, Runtime: row, Env: c.gate.env(), Grace: e.cfg.CancelGrace}
+	var session sojourn.Session
 	err := e.cfg.Store.View(ctx, func(tx *store.Tx) error {
 		f, err := tx.FactsOfRun(d.run)
 		if err != nil {
@@ -382,6 +386,7 @@ func (e *Engine) job(ctx context.Context, d *drive, c *compute, row harness.Runt
 			return err
 		}
 		job.Session, job.Input = f.Session.ID, turn.Input
+		session = f.Session
 		if f.Lease != nil && f.Lease.Epoch == c.epoch {
 			job.Conversation, job.ProcessEpoch = f.Lease.Conversation, f.Lease.ProcessEpoch()
 		}
@@ -394,6 +399,7 @@ func (e *Engine) job(ctx context.Context, d *drive, c *compute, row harness.Runt
 		job.State, err = tx.LeaseState(job.Session, c.epoch)
 		return err
 	})
+	e.offerModel(&job, session)
 	return job, err
 }
 

@@ -51,6 +51,8 @@ type Config struct {
 	Tidy func(context.Context) error
 	// Egress is the way of sandboxes to the network; nil means that there is none.
 	Egress Egress
+	// Models are those that runtimes may use; nil means that there are none.
+	Models Models
 	// Processes keeps saved processes, and SnapshotDir is where they are unpacked,
 	// absolute; without them none are saved.
 	Processes   ProcessStore

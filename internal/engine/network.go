@@ -25,8 +25,11 @@ type EgressSpec struct {
 	Session sojourn.SessionID
 	Project sojourn.ProjectID
 	Epoch   int64
-	Dir     string // where the socket is made: [sandbox.Dirs.Sockets]
-	Policy  sojourn.NetworkPolicy
+	// ProcessEpoch is the epoch under which the sandbox's processes were started:
+	// what they were told then still holds.
+	ProcessEpoch int64
+	Dir          string // where the socket is made: [sandbox.Dirs.Sockets]
+	Policy       sojourn.NetworkPolicy
 	// Report is told what was decided. It may block.
 	Report func([]sojourn.NetworkDecision)
 }
@@ -68,8 +71,9 @@ func (g *gate) env() map[string]string {
 
 // openGate serves the way out of a sandbox; nil when the installation has none. The
 // policy is read while no change of it can be under way: one that was made earlier
-// is in it, and one that is made later finds the gate.
-func (e *Engine) openGate(ctx context.Context, id sojourn.SessionID, epoch int64, dirs sandbox.Dirs) (*gate, error) {
+// is in it, and one that is made later finds the gate. processes is the epoch under
+// which the processes of the sandbox were, or will be, started.
+func (e *Engine) openGate(ctx context.Context, id sojourn.SessionID, epoch, processes int64, dirs sandbox.Dirs) (*gate, error) {
 	if e.cfg.Egress == nil || dirs.Sockets == "" {
 		return nil, nil
 	}
@@ -80,7 +84,7 @@ func (e *Engine) openGate(ctx context.Context, id sojourn.SessionID, epoch int64
 	}
 	s := facts.Session
 	opened, err := e.cfg.Egress.Open(ctx, EgressSpec{
-		Session: id, Project: s.Project, Epoch: epoch, Dir: dirs.Sockets, Policy: e.policy(s),
+		Session: id, Project: s.Project, Epoch: epoch, ProcessEpoch: processes, Dir: dirs.Sockets, Policy: e.policy(s),
 		Report: func(decided []sojourn.NetworkDecision) { e.noteNetwork(id, epoch, decided) },
 	})
 	if err != nil {

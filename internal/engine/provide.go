@@ -44,7 +44,7 @@ func (e *Engine) provide(ctx context.Context, facts sojourn.Facts, lease sojourn
 	if err != nil {
 		return nil, refusedSpec(err)
 	}
-	c, err := e.compute(ctx, lease.Session, lease.Epoch, box)
+	c, err := e.compute(ctx, lease, box)
 	if err != nil {
 		return nil, err
 	}
@@ -71,12 +71,12 @@ func handleOf(d sandbox.Driver, l sojourn.Lease) sandbox.Handle {
 }
 
 // compute joins a sandbox with the links to it.
-func (e *Engine) compute(ctx context.Context, id sojourn.SessionID, epoch int64, box sandbox.Sandbox) (*compute, error) {
-	g, err := e.openGate(ctx, id, epoch, box.Dirs())
+func (e *Engine) compute(ctx context.Context, l sojourn.Lease, box sandbox.Sandbox) (*compute, error) {
+	g, err := e.openGate(ctx, l.Session, l.Epoch, l.ProcessEpoch(), box.Dirs())
 	if err != nil {
 		return nil, err
 	}
-	return &compute{session: id, epoch: epoch, box: box, gate: g, peer: newPeer(box, epoch)}, nil
+	return &compute{session: l.Session, epoch: l.Epoch, box: box, gate: g, peer: newPeer(box, l.Epoch)}, nil
 }
 
 // furnish restores into a new sandbox what the session carries, while its keeper
@@ -155,7 +155,7 @@ func (e *Engine) provideResumed(ctx context.Context, facts sojourn.Facts, spec s
 		return nil, err
 	}
 	// The way out is there before the first process goes on.
-	gate, err := e.openGate(ctx, facts.Session.ID, spec.Epoch, dirs)
+	gate, err := e.openGate(ctx, facts.Session.ID, spec.Epoch, h.Processes.Epoch, dirs)
 	if err != nil {
 		return nil, err
 	}

@@ -78,7 +78,7 @@ func (e *Engine) adopt(ctx context.Context, l sojourn.Lease) (*compute, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := e.compute(ctx, l.Session, l.Epoch, box)
+	c, err := e.compute(ctx, l, box)
 	if err != nil {
 		return nil, err
 	}

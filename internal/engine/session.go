@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sojourn-dev/sojourn"
+	"github.com/sojourn-dev/sojourn/internal/harness"
 	"github.com/sojourn-dev/sojourn/internal/store"
 )
 
@@ -60,8 +61,12 @@ func (e *Engine) CreateSession(ctx context.Context, in Create) (Created, error) 
 	if in.Runtime == "" {
 		in.Runtime = e.cfg.Runtimes[0].ID
 	}
-	if _, ok := e.runtime(in.Runtime); !ok {
+	row, ok := e.runtime(in.Runtime)
+	if !ok {
 		return Created{}, sojourn.Errorf(sojourn.CodeInvalid, "runtime: %q is not one of the configured runtimes.", bounded(in.Runtime, 100))
+	}
+	if err := e.checkModel(row, in.Model); err != nil {
+		return Created{}, err
 	}
 	if err := in.Sandbox.Validate(); err != nil {
 		return Created{}, err
@@ -78,7 +83,7 @@ func (e *Engine) CreateSession(ctx context.Context, in Create) (Created, error) 
 		made, err := once(tx, in.Project, in.Idempotency, func() (remembered, error) {
 			d, err := sojourn.Create(tx.Now(), sojourn.NewSession{
 				ID: ids.Session, Project: in.Project, Contract: in.Contract,
-				Title: in.Title, Runtime: in.Runtime, Metadata: in.Metadata, Sandbox: in.Sandbox,
+				Title: in.Title, Runtime: in.Runtime, Model: in.Model, Metadata: in.Metadata, Sandbox: in.Sandbox,
 			})
 			if err != nil {
 				return ids, err
@@ -254,9 +259,28 @@ func (e *Engine) Capabilities(context.Context) (Capabilities, error) {
 		c.Driver, c.Isolation = e.cfg.Driver.Name(), string(e.cfg.Driver.Capabilities().Isolation)
 	}
 	for i, r := range e.cfg.Runtimes {
+		why := e.whyNot(r)
 		c.Runtimes = append(c.Runtimes, RuntimeStatus{
-			ID: r.ID, Label: r.Label, Available: r.Unavailable == "", Reason: r.Unavailable, Exact: r.Exact, Default: i == 0,
+			ID: r.ID, Label: r.Label, Available: why == "", Reason: why, Exact: r.Exact, Default: i == 0,
 		})
 	}
 	return c, nil
+}
+
+// whyNot says why a run could not use a runtime, as far as that is known before a
+// sandbox is there; "" when it could.
+func (e *Engine) whyNot(r harness.Runtime) string {
+	if r.Unavailable != "" && e.cfg.Sandbox.Image == "" {
+		return r.Unavailable
+	}
+	if !r.NeedsModel() {
+		return ""
+	}
+	if e.cfg.Models == nil {
+		return harness.ErrNoModel.Error()
+	}
+	if _, err := e.cfg.Models.Choose(r.API, ""); err != nil {
+		return messageOf(err)
+	}
+	return ""
 }

@@ -228,6 +228,12 @@ func (g *Gateway) Models() (offers []Offer) {
 	return offers
 }
 
+// Offers reports whether agents may call a model of that name over an API.
+func (g *Gateway) Offers(api API, name string) bool {
+	_, ok := g.route(api, name)
+	return ok
+}
+
 // route is where a model is.
 type route struct {
 	*provider

@@ -47,6 +47,8 @@ type Config struct {
 	Tidy func(context.Context) error
 	// Egress is the way of sandboxes to the network; nil means none.
 	Egress engine.Egress
+	// Models are those that agents may use; nil means none. A [Way] is both.
+	Models engine.Models
 	// ProcessKey encrypts saved processes, which are unpacked in SnapshotDir,
 	// absolute; without it none are saved.
 	ProcessKey  *age.X25519Identity
@@ -118,7 +120,7 @@ func (s *Server) assemble(ctx context.Context, c Config, h *hub.Hub) (err error)
 		processes = snapshot.New(c.Bucket, c.ProcessKey)
 	}
 	s.Engine, err = engine.New(engine.Config{
-		Sandbox: c.Sandbox, CheckImage: c.CheckImage, Egress: c.Egress, Tidy: c.Tidy, Processes: processes, SnapshotDir: c.SnapshotDir,
+		Sandbox: c.Sandbox, CheckImage: c.CheckImage, Egress: c.Egress, Models: c.Models, Tidy: c.Tidy, Processes: processes, SnapshotDir: c.SnapshotDir,
 		Store: s.store, Hub: h, Checkpoints: checkpoint.New(c.Bucket, checkpoint.Config{}), Cache: c.Cache,
 		Driver: s.Driver, DriverReason: s.DriverReason, Harness: c.Harness, Runtimes: c.Runtimes,
 		Terms: c.Terms, TurnDeadline: c.TurnDeadline, CancelGrace: c.CancelGrace, SweepEvery: c.SweepEvery,
@@ -126,6 +128,9 @@ func (s *Server) assemble(ctx context.Context, c Config, h *hub.Hub) (err error)
 	})
 	if err != nil {
 		return err
+	}
+	if w, ok := c.Egress.(*Way); ok {
+		w.bind(s.Engine)
 	}
 	s.Keys = auth.Open(s.store)
 	secret, created, err := s.Keys.EnsureAdmin(ctx, c.AdminKey)

@@ -58,6 +58,8 @@ type Config struct {
 	// Sandbox is what sessions get that do not say otherwise, Egress their way out.
 	Sandbox sojourn.SandboxSpec
 	Egress  engine.Egress
+	// Models are those that runtimes may use; nil is none.
+	Models engine.Models
 	// NoCompute leaves the server without a sandbox driver.
 	NoCompute bool
 	// Env is added to the environment of the scripted agent.
@@ -232,7 +234,7 @@ func (s *Server) config() server.Config {
 		Terms: c.Terms, TurnDeadline: c.TurnDeadline, Heartbeat: c.Heartbeat, Log: log, Version: "test",
 		WorkspaceMaxBytes: c.WorkspaceMaxBytes, ConversationMaxBytes: c.ConversationMaxBytes,
 		CancelGrace: c.CancelGrace, SweepEvery: c.SweepEvery,
-		Sandbox: c.Sandbox, Egress: c.Egress, ProcessKey: s.key, SnapshotDir: filepath.Join(s.Dir, "snapshots"),
+		Sandbox: c.Sandbox, Egress: c.Egress, Models: c.Models, ProcessKey: s.key, SnapshotDir: filepath.Join(s.Dir, "snapshots"),
 		CheckImage: func(reference string) error {
 			if reference != AllowedImage {
 				return fmt.Errorf("%q is not one of the images of the test", reference)

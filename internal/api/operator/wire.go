@@ -15,6 +15,7 @@ type Session struct {
 	Contract         string            `json:"contract" doc:"The contract that created it: agents, exec or cloud."`
 	Title            string            `json:"title,omitempty"`
 	Runtime          string            `json:"runtime"`
+	Model            string            `json:"model,omitempty" doc:"The model that it asks for."`
 	Metadata         map[string]string `json:"metadata,omitempty"`
 	State            string            `json:"state" enum:"new,open,paused,closed"`
 	CloseReason      string            `json:"closeReason,omitempty"`
@@ -177,7 +178,7 @@ type Key struct {
 func session(f sojourn.Facts, now time.Time) Session {
 	s, w, c := f.Session, f.Workspace(now), f.Continuation(now)
 	out := Session{
-		ID: string(s.ID), Project: string(s.Project), Contract: string(s.Contract), Title: s.Title, Runtime: s.Runtime,
+		ID: string(s.ID), Project: string(s.Project), Contract: string(s.Contract), Title: s.Title, Runtime: s.Runtime, Model: s.Model,
 		Metadata: s.Metadata, State: string(s.State), CloseReason: string(s.CloseReason),
 		CreatedAt: api.Instant(s.CreatedAt), UpdatedAt: api.Instant(s.UpdatedAt), ArchivedAt: api.Instant(s.ArchivedAt),
 		Turns: s.Turns, LastSequence: s.LastSeq, Sandbox: sandboxOf(s.Sandbox),
