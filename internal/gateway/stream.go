@@ -53,9 +53,7 @@ func (c *call) stream(ctx context.Context, resp *http.Response) {
 		c.w.Header().Set("Content-Length", strconv.FormatInt(resp.ContentLength, 10))
 	}
 	c.w.WriteHeader(resp.StatusCode)
-	if a.sse != nil {
-		_ = c.rc.Flush() // a gone agent shows when something is written
-	}
+	_ = c.rc.Flush() // a gone agent shows when something is written
 	readErr, writeErr := a.copy(resp.Body)
 	c.conclude(ctx, a, readErr, writeErr)
 }
