@@ -94,6 +94,8 @@ func happening(e client.Event) string {
 		return updateInLine(readUpdate(e.Data))
 	case sojourn.EventAgentLog:
 		return "agent log: " + terminal.Line(d.Text, lineRunes)
+	case sojourn.EventModelCalled:
+		return calledModel(e.Data)
 	}
 	if text := ofSandbox(sojourn.EventType(e.Type), d); text != "" {
 		return text
@@ -138,6 +140,7 @@ type eventData struct {
 	StopReason         string
 	Reason             string
 	Error              *struct{ Code, Message string }
+	ModelError         *sojourn.ModelError
 	Text               string
 	Epoch              int64
 	Isolation          string
@@ -174,12 +177,12 @@ func ending(kind string, d eventData, took string) string {
 		text += " after " + took
 	}
 	if d.Error == nil {
-		return text
+		return text + failedModel(d.ModelError)
 	}
 	if d.Error.Code != d.StopReason {
 		text += ": " + terminal.Line(d.Error.Code, 80)
 	}
-	return text + ": " + terminal.Line(d.Error.Message, 2000)
+	return text + ": " + terminal.Line(d.Error.Message, 2000) + failedModel(d.ModelError)
 }
 
 func bracketed(s string) string {

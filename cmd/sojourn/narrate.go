@@ -55,6 +55,11 @@ func (n *narrator) tell(e client.Event) {
 		n.note(green, "✓", "%s", n.outcome(e))
 	case sojourn.EventRunFailed, sojourn.EventRunCrashed, sojourn.EventRunCancelled:
 		n.note(red, "✗", "%s", n.outcome(e))
+	case sojourn.EventModelCalled:
+		var c sojourn.ModelCall
+		if unpack(e.Data, &c); c.Failure != "" && c.Failure != sojourn.ModelCancelled {
+			n.note(yellow, "!", "%s", happening(e))
+		}
 	case sojourn.EventCheckpointFailed, sojourn.EventWorkspaceLost, sojourn.EventWorkspaceExpired:
 		n.note(yellow, "!", "%s", happening(e))
 	default:
