@@ -78,11 +78,17 @@ func (s *images) ensure(ctx context.Context, ref string) (image, error) {
 	return img, nil
 }
 
-// allows reports whether the operator lets sessions name the image.
+// allows reports whether the operator lets sessions name the image. What stands for the
+// "*" of a rule comes from a session and must be a reference: the engine's client makes a
+// path of it, in which ".." and "?" would mean something else.
 func (s *images) allows(ref string) bool {
-	return len(ref) <= maxReference && slices.ContainsFunc(s.allowed, func(pattern string) bool {
+	if len(ref) > maxReference {
+		return false
+	}
+	_, malformed := reference.ParseNormalizedNamed(ref)
+	return slices.ContainsFunc(s.allowed, func(pattern string) bool {
 		prefix, isPrefix := strings.CutSuffix(pattern, "*")
-		return ref == pattern || isPrefix && strings.HasPrefix(ref, prefix)
+		return ref == pattern || isPrefix && malformed == nil && strings.HasPrefix(ref, prefix)
 	})
 }
 

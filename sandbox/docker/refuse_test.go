@@ -288,6 +288,7 @@ func TestOnlyAllowedImages(t *testing.T) {
 	for ref, want := range map[string]bool{
 		"debian:bookworm": true, "debian:bookworm2": false, "registry.test/team/a:1": true, "registry.test/other/a": false,
 		"": false, "registry.test/team/" + strings.Repeat("a", maxReference): false,
+		"registry.test/team/../other/a": false, "registry.test/team/a?x=y": false, "registry.test/team/": false,
 	} {
 		if got := s.allows(ref); got != want {
 			t.Errorf("allows(%.60q) = %v, want %v", ref, got, want)

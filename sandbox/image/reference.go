@@ -62,6 +62,10 @@ func parse(text string, insecure []string) (reference, error) {
 			}
 		}
 	}
+	// Servers may take "acme/../evil" for another repository than rules do.
+	if repository := "/" + ref.Context().RepositoryStr(); path.Clean(repository) != repository {
+		return reference{}, fmt.Errorf("%w: image reference %.100q needs a clean path", sandbox.ErrInvalidSpec, text)
+	}
 	return reference{text: text, kind: kindRegistry, remote: ref}, nil
 }
 

@@ -114,14 +114,17 @@ func TestOnlyWhatTheConfigurationAllows(t *testing.T) {
 			t.Errorf("with %q %q is allowed: %v, want %v", test.rules, test.reference, got, test.want)
 		}
 	}
-	s := newStore(t, Config{Names: map[string]string{"base": "rootfs:" + disk}})
+	s := newStore(t, Config{Names: map[string]string{"base": "rootfs:" + disk}, Allow: []string{"ghcr.io/acme/*"}})
 	if _, err := s.Ensure(t.Context(), "rootfs:"+disk); !errors.Is(err, ErrNotAllowed) || !errors.Is(err, sandbox.ErrInvalidSpec) {
 		t.Errorf("Ensure of a path = %v, want ErrNotAllowed", err)
 	}
 	if image, err := s.Ensure(t.Context(), "base"); err != nil || image.Reference != "base" {
 		t.Errorf("Ensure by name = %+v, %v", image, err)
 	}
-	for _, bad := range []string{"", "rootfs:relative", "rootfs:/a/../b", "dir:", "UPPER/case", "a b", "x@sha256:12", "a\nb", strings.Repeat("x", 5000)} {
+	for _, bad := range []string{"", "rootfs:relative", "rootfs:/a/../b", "dir:", "UPPER/case", "a b", "x@sha256:12", "a\nb", strings.Repeat("x", 5000),
+		// Not what a rule for ghcr.io/acme/* would mean.
+		"ghcr.io/acme/../evil/tool", "ghcr.io/acme/./tool", "ghcr.io/acme//tool", "ghcr.io/acme/../../../x@" + digestOf(nil),
+	} {
 		if _, err := s.Ensure(t.Context(), bad); !errors.Is(err, sandbox.ErrInvalidSpec) {
 			t.Errorf("Ensure(%.20q) = %v, want ErrInvalidSpec", bad, err)
 		}

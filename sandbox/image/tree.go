@@ -18,9 +18,16 @@ import (
 	"github.com/sojourn-dev/sojourn/sandbox/internal/local"
 )
 
-// maxDepth is how many directories deep a tree may be, so that whoever walks it later
-// needs neither much stack nor many descriptors.
-const maxDepth = 256
+const (
+	// maxDepth is how many directories deep a tree may be, so that whoever walks it
+	// later needs neither much stack nor many descriptors.
+	maxDepth = 256
+	// maxNoted bounds the memory for paths: a million long ones compress to nothing.
+	maxNoted = 256 << 20
+	// hidingFactor times the entries that an image may have is how many names its
+	// whiteouts may be compared with: each of them can go through a whole tree.
+	hidingFactor = 8
+)
 
 // tree is a root file system in the making. Paths are relative to its root. Links that
 // are in it are followed as in a sandbox: never out.
@@ -34,6 +41,8 @@ type tree struct {
 	limits Limits
 
 	entries, bytes int64
+	hidden         int64 // names that whiteouts were compared with
+	noted          int64 // bytes of the paths in times and fresh
 	trashed        int
 	times          map[string]time.Time // of directories, set when the tree is finished
 	// fresh has what the present layer has made and the directories above that, by real
@@ -150,18 +159,32 @@ func (t *tree) place(p string, isDir bool) (dir int, name string, kept bool, err
 	if err != nil {
 		return -1, "", false, fmt.Errorf("make room for %.200q: %w", p, err)
 	}
-	t.touch(path.Join(real, name))
+	if err := t.touch(path.Join(real, name)); err != nil {
+		return -1, "", false, err
+	}
 	return dir, name, kept, nil
 }
 
 // touch notes that the present layer has made p, or something below it.
-func (t *tree) touch(p string) {
-	if t.fresh == nil {
-		return
+func (t *tree) touch(p string) error {
+	if t.fresh == nil || t.fresh[p] {
+		return nil
 	}
-	for ; p != "." && !t.fresh[p]; p = path.Dir(p) {
+	if err := t.note(p); err != nil {
+		return err
+	}
+	for ; p != "." && !t.fresh[p]; p = path.Dir(p) { // parts of p cost nothing
 		t.fresh[p] = true
 	}
+	return nil
+}
+
+// note counts the memory of a path that is kept.
+func (t *tree) note(p string) error {
+	if t.noted += int64(len(p)); t.noted > maxNoted {
+		return fmt.Errorf("%w: more than %d bytes of names", ErrTooLarge, maxNoted)
+	}
+	return nil
 }
 
 // discard removes a file, or moves a directory to the trash.
@@ -218,6 +241,9 @@ func (t *tree) opaque(p string) error {
 // hide removes a name of a directory, unless the present layer has made it. Of a
 // directory that it has made or kept, what is below is treated alike.
 func (t *tree) hide(dir int, real, name string) error {
+	if t.hidden++; t.hidden/hidingFactor > t.limits.Entries {
+		return fmt.Errorf("%w: more than %d names that whiteouts could hide", ErrTooLarge, hidingFactor*t.limits.Entries)
+	}
 	var st unix.Stat_t
 	err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
 	if errors.Is(err, unix.ENOENT) {

@@ -156,6 +156,11 @@ func (t *tree) setDir(dir int, base, real string, h *tar.Header) error {
 		return err
 	}
 	defer unix.Close(fd)
+	if _, again := t.times[real]; !again {
+		if err := t.note(real); err != nil {
+			return err
+		}
+	}
 	t.times[real] = entryTime(h.ModTime)
 	return t.setAttributes(fd, h, 0o700)
 }
@@ -264,8 +269,8 @@ func (t *tree) makeLink(name, target string) error {
 	}
 	var there unix.Stat_t
 	if unix.Fstatat(dir, path.Base(name), &there, unix.AT_SYMLINK_NOFOLLOW) == nil && there.Ino == st.Ino && there.Dev == st.Dev {
-		t.touch(path.Join(real, path.Base(name)))
-		return nil // it is that file already, and would be lost if it made room for itself
+		// It is that file already, and would be lost if it made room for itself.
+		return t.touch(path.Join(real, path.Base(name)))
 	}
 	dir, base, _, err := t.place(name, false)
 	if err != nil {
