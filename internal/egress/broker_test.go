@@ -115,10 +115,9 @@ func TestBrokerPutsSecretsWherePlaceholdersAre(t *testing.T) {
 		{"absent", "Authorization", "", "Bearer " + secret},
 		{"bearer", "Authorization", "Bearer sojourn-credential-api", "Bearer " + secret},
 		{"basic", "Authorization", basic("user:sojourn-credential-api"), basic("user:" + secret)},
-		{"other field", "X-Api-Key", "sojourn-credential-api", secret},
 		{"of the client's own", "Authorization", "Bearer mine", "Bearer mine"},
 		{"basic of the client's own", "Authorization", basic("me:mine"), basic("me:mine")},
-		{"of another credential", "X-Api-Key", "sojourn-credential-api-2", "sojourn-credential-api-2"},
+		{"of another credential", "Authorization", "Bearer sojourn-credential-api-2", "Bearer sojourn-credential-api-2"},
 	} {
 		h := http.Header{}
 		if c.sent != "" {
@@ -138,6 +137,41 @@ func TestBrokerPutsSecretsWherePlaceholdersAre(t *testing.T) {
 	bundle, err := os.ReadFile(filepath.Join(b.dir, "ca.pem"))
 	if err != nil || strings.Contains(told, secret) || strings.Contains(string(bundle), secret) || strings.Contains(string(bundle), "PRIVATE") {
 		t.Errorf("the secret was told: %s, %v", told, err)
+	}
+}
+
+// TestSecretsGoWhereServersExpectThem: what else a request says comes back in answers,
+// as an origin does in the fields of CORS.
+func TestSecretsGoWhereServersExpectThem(t *testing.T) {
+	t.Parallel()
+	_, cfg, _ := brokered(t, func(c *egress.Credential) { c.Header, c.Prefix = "X-Api-Key", "" })
+	b := open(t, cfg, withCredential(sojourn.NetworkAllow, "example.com"))
+	const placeholder = "sojourn-credential-api"
+	sent := http.Header{"X-Api-Key": {placeholder}, "Authorization": {"token " + placeholder}}
+	echoed := []string{"Origin", "Content-Type", "Accept", "X-Request-Id", "Idempotency-Key", "Cookie", "Referer", "X-Token"}
+	for _, name := range echoed {
+		sent[name] = []string{placeholder}
+	}
+	got, err := fetch(t, b.trusting(), "https://example.com/", sent)
+	if err != nil || got.Get("X-Api-Key") != secret || got.Get("Authorization") != "token "+secret {
+		t.Errorf("the server got %v, %v", got, err)
+	}
+	for _, name := range echoed {
+		if got.Get(name) != placeholder {
+			t.Errorf("%s = %q", name, got.Get(name))
+		}
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodTrace, "https://example.com/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := b.trusting().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != 403 || resp.Header.Get("Sojourn-Refused") != "bad_request" {
+		t.Errorf("TRACE = %s", resp.Status)
 	}
 }
 

@@ -15,10 +15,13 @@ import (
 // placeholderPrefix begins what a sandbox holds in the place of a secret.
 const placeholderPrefix = "sojourn-credential-"
 
+// authorization is the field that is made for secrets.
+const authorization = "Authorization"
+
 // Credential is a secret that the broker puts into requests to its hosts. A sandbox
-// holds the placeholder "sojourn-credential-NAME", which is replaced in the values of
-// header fields, also inside the base64 of Basic. With Header or User, a request that
-// has no such field gets one.
+// holds the placeholder "sojourn-credential-NAME", which is replaced in the fields
+// Authorization, also inside the base64 of Basic, and Header. With Header or User, a
+// request that has no such field gets one.
 type Credential struct {
 	Name string
 	// Hosts are the rules of [sojourn.ParseNetworkRule] for the names that get the
@@ -50,6 +53,7 @@ type credential struct {
 	Credential
 	rules       []sojourn.NetworkRule
 	placeholder string
+	fields      []string // in which the placeholder is replaced
 }
 
 // checkCredentials prepares credentials. Its errors hold no secret.
@@ -79,9 +83,12 @@ func checkCredentials(list []Credential) (map[string]*credential, error) {
 		}
 		k := &credential{Credential: c, placeholder: placeholderPrefix + c.Name}
 		if c.User != "" {
-			k.Header = "Authorization"
+			k.Header = authorization
 		}
 		k.Header = textproto.CanonicalMIMEHeaderKey(k.Header)
+		if k.fields = []string{authorization}; k.Header != "" && k.Header != authorization {
+			k.fields = append(k.fields, k.Header)
+		}
 		for _, h := range c.Hosts {
 			rule, err := sojourn.ParseNetworkRule(h)
 			switch {
@@ -106,16 +113,27 @@ func (c *credential) matches(host string, port int) bool {
 	return false
 }
 
-var errBadBasic = errors.New("the Authorization field cannot be read")
+var (
+	errBadBasic = errors.New("the Authorization field cannot be read")
+	errTrace    = errors.New("TRACE would send the secret back")
+)
 
-// apply puts the secret into the header of a request that goes to one of its hosts. A
-// nil credential does nothing.
-func (c *credential) apply(h http.Header, scheme string) error {
+// apply puts the secret into a request that goes to one of its hosts. A nil credential
+// does nothing.
+//
+// Servers say much of what they were sent again, in fields of the answer and in their
+// complaints: an origin, a media type, the number of a request. So the secret goes only
+// where they expect one.
+func (c *credential) apply(r *http.Request, scheme string) error {
 	if c == nil || scheme != "https" && !c.PlainHTTP {
 		return nil
 	}
-	for name, values := range h {
-		for i, v := range values {
+	if r.Method == http.MethodTrace {
+		return errTrace
+	}
+	h := r.Header
+	for _, name := range c.fields {
+		for i, v := range h[name] {
 			replaced, err := c.replace(v)
 			if err != nil {
 				return err

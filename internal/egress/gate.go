@@ -60,14 +60,20 @@ type Gate struct {
 
 // flow is one request or tunnel that was let through.
 type flow struct {
-	host   string // as compared
-	port   int
-	rule   string      // that allows it
-	strict bool        // the policy has rules: names in it are checked
+	host string // as compared
+	port int
+	terms
+	rule  string // that allows it
+	named bool   // what is in it is known to name the host; under Gate.mu
+	cut   context.CancelCauseFunc
+	stop  func() bool // lets go of the gate's context
+}
+
+// terms are how a policy lets a flow through.
+type terms struct {
+	strict bool        // it has rules: names in the flow are checked
 	narrow bool        // the rule names no port, so it means the web only
 	secret *credential // what the broker puts in, or nil
-	cut    context.CancelCauseFunc
-	stop   func() bool // lets go of the gate's context
 }
 
 // Open makes the gate of a sandbox and serves it until Close. ctx is for the opening
@@ -179,7 +185,7 @@ func (g *Gate) enforce(filter sojourn.NetworkFilter, b *broker) {
 	g.filter, g.broker = filter, b
 	for f := range g.flows {
 		allowed, reason := filter.Allows(f.host, f.port)
-		if allowed && b.forHost(f.host, f.port) == f.secret {
+		if allowed && f.meets(g.termsLocked(f.host, f.port)) {
 			f.rule = reason
 			continue
 		}
@@ -189,9 +195,26 @@ func (g *Gate) enforce(filter sojourn.NetworkFilter, b *broker) {
 	}
 }
 
+// termsLocked are those of the policy in force for a host and port that it allows.
+func (g *Gate) termsLocked(host string, port int) terms {
+	t := terms{strict: g.filter.Mode() == sojourn.NetworkAllow, secret: g.broker.forHost(host, port)}
+	if rule, ok := g.filter.Rule(host, port); ok {
+		t.narrow = rule.Port() == 0
+	}
+	return t
+}
+
+// meets reports whether a flow may go on under other terms. One that began under looser
+// ones may carry what was not looked at and is not allowed now.
+func (f *flow) meets(now terms) bool {
+	looser := now.strict && !f.strict || now.narrow && !f.narrow
+	return now.secret == f.secret && (!looser || f.named)
+}
+
 // enter judges a host and port by the policy in force, and begins a flow if it may be
-// reached. The context ends, with a refusal as its cause, when that is over.
-func (g *Gate) enter(ctx context.Context, host string, port int) (context.Context, *flow, *refusal) {
+// reached. The context ends, with a refusal as its cause, when that is over. named says
+// that what is sent is known to name the host.
+func (g *Gate) enter(ctx context.Context, host string, port int, named bool) (context.Context, *flow, *refusal) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	allowed, reason := g.filter.Allows(host, port)
@@ -203,15 +226,19 @@ func (g *Gate) enter(ctx context.Context, host string, port int) (context.Contex
 		return ctx, nil, &refusal{reason: reason}
 	}
 	h, _ := sojourn.ParseNetworkHost(host) // it was allowed, so it is one
-	f := &flow{host: h.String(), port: port, rule: reason, strict: g.filter.Mode() == sojourn.NetworkAllow}
-	if rule, ok := g.filter.Rule(host, port); ok {
-		f.narrow = rule.Port() == 0
-	}
-	f.secret = g.broker.forHost(f.host, port)
+	f := &flow{host: h.String(), port: port, rule: reason, named: named}
+	f.terms = g.termsLocked(f.host, port)
 	ctx, f.cut = context.WithCancelCause(ctx)
 	f.stop = context.AfterFunc(g.ctx, func() { f.cut(context.Cause(g.ctx)) })
 	g.flows[f] = struct{}{}
 	return ctx, f, nil
+}
+
+// setNamed notes that a tunnel carries TLS that names its host.
+func (g *Gate) setNamed(f *flow) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f.named = true
 }
 
 // leave ends a flow.

@@ -47,7 +47,7 @@ func (g *Gate) forward(w http.ResponseWriter, r *http.Request) {
 		g.refuse(w, host, port, r)
 		return
 	}
-	ctx, f, refused := g.enter(r.Context(), host, port)
+	ctx, f, refused := g.enter(r.Context(), host, port, true)
 	if refused != nil {
 		g.refuse(w, host, port, refused)
 		return
@@ -83,7 +83,7 @@ func (g *Gate) serveInner(w http.ResponseWriter, r *http.Request) {
 		g.refuse(w, outer.host, outer.port, &refusal{reason: why})
 		return
 	}
-	ctx, f, refused := g.enter(r.Context(), outer.host, outer.port)
+	ctx, f, refused := g.enter(r.Context(), outer.host, outer.port, true)
 	if refused != nil {
 		g.refuse(w, outer.host, outer.port, refused)
 		return
@@ -94,8 +94,10 @@ func (g *Gate) serveInner(w http.ResponseWriter, r *http.Request) {
 
 // pass sends a request to its target and its answer back.
 func (g *Gate) pass(w http.ResponseWriter, r *http.Request, t target) {
-	if err := t.flow.secret.apply(r.Header, t.scheme); err != nil {
-		g.refuse(w, t.flow.host, t.flow.port, &refusal{reason: reasonBadRequest, cause: err})
+	if err := t.flow.secret.apply(r, t.scheme); err != nil {
+		why := &refusal{reason: reasonBadRequest, cause: err}
+		g.note(t.flow, why)
+		g.refuse(w, t.flow.host, t.flow.port, why)
 		return
 	}
 	g.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), targetKey{}, t)))

@@ -47,7 +47,7 @@ func (g *Gate) connect(w http.ResponseWriter, r *http.Request) {
 		g.refuse(w, host, port, why)
 		return
 	}
-	ctx, f, refused := g.enter(r.Context(), host, port)
+	ctx, f, refused := g.enter(r.Context(), host, port, false)
 	if refused != nil {
 		g.refuse(w, host, port, refused)
 		return
@@ -219,6 +219,8 @@ func (t *tunnel) checkHello() *refusal {
 		return &refusal{reason: reasonNameMissing}
 	case name != "" && name != t.f.host:
 		return &refusal{reason: reasonNameMismatch}
+	case name != "" && t.f.port != 80: // which by narrow rules is for plain HTTP
+		t.g.setNamed(t.f)
 	}
 	return nil
 }
