@@ -19,6 +19,7 @@ RACE ?= ./internal/link/... ./internal/keeper/... ./internal/hub/... ./internal/
 FUZZTIME ?= 10s
 BENCHTIME ?= 1s
 KILLS ?= 200
+AGENTS ?= all
 
 .PHONY: help
 help: ## print this list
@@ -82,6 +83,10 @@ bench: ## the benchmarks, each beside its limit (BENCHTIME=1s)
 .PHONY: chaos
 chaos: ## kill server, keeper, agent and sandbox KILLS (200) times and check the guarantees
 	SOJOURN_KILLS=$(KILLS) $(GO) test -v -count=1 -timeout 60m -run Chaos ./cmd/sojourn ./internal/engine 2>&1 | awk -f tools/tests.awk
+
+.PHONY: agents
+agents: ## drive the real agents from npm against a mock model and compare what it receives (AGENTS=all)
+	SOJOURN_TEST_AGENTS=$(AGENTS) $(GO) test -v -count=1 -timeout 30m -run ConversationIsExact ./internal/runtimes 2>&1 | awk -f tools/tests.awk
 
 .PHONY: golden
 golden: ## rewrite the golden files: the diff is the review

@@ -97,7 +97,7 @@ func (in Installer) fetch(ctx context.Context, npm, root string, p plan) error {
 	}
 	cmd := exec.CommandContext(ctx, npm, "install", "--ignore-scripts", "--no-package-lock", "--omit=dev", "--include=optional",
 		"--install-strategy=hoisted", "--workspaces=false", "--global=false", "--prefix", root, "--no-audit", "--no-fund",
-		"--no-update-notifier", "--loglevel=warn")
+		"--no-update-notifier", "--loglevel=error")
 	cmd.Dir = root
 	said := &tail{to: in.Progress}
 	cmd.Stdout, cmd.Stderr = said, said
