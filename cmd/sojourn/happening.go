@@ -165,13 +165,6 @@ type eventData struct {
 	Mode      string
 	Allow     []string
 	Decisions []sojourn.NetworkDecision
-
-	Model          string
-	Status         int
-	InputTokens    int64
-	OutputTokens   int64
-	CostMicroCents int64
-	Failure        string
 }
 
 // ending says how a run ended; took is how long it did, or "".

@@ -38,28 +38,10 @@ func ofSandbox(t sojourn.EventType, d eventData) string {
 			return "network: may reach " + terminal.Line(strings.Join(d.Allow, ", "), 500)
 		}
 		return "network: " + terminal.Line(d.Mode, 40)
-	case sojourn.EventModelCalled:
-		return modelCalled(d)
 	case sojourn.EventNetworkDecided:
 		return "network: " + decisions(d.Decisions)
 	}
 	return ""
-}
-
-// modelCalled tells of one call of a model.
-func modelCalled(d eventData) string {
-	text := fmt.Sprintf("model %s: %d tokens in, %d out", terminal.Line(d.Model, 80), d.InputTokens, d.OutputTokens)
-	if d.CostMicroCents > 0 {
-		text += fmt.Sprintf(", cost %.4f", float64(d.CostMicroCents)/1e8)
-	}
-	if d.Failure != "" {
-		text += "; it failed"
-		if d.Status > 0 {
-			text += fmt.Sprintf(" with status %d", d.Status)
-		}
-		text += ": " + terminal.Line(d.Failure, 300)
-	}
-	return text
 }
 
 // decisions tells what the proxy let through and refused.
