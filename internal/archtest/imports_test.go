@@ -40,6 +40,7 @@ var mayImport = map[string]string{
 	"internal/tarball":             "",
 	"internal/harness":             ". internal/link sandbox",
 	"internal/harness/acp":         ". internal/harness internal/link sandbox",
+	"internal/harness/loop":        ". internal/harness internal/link internal/model sandbox",
 	"internal/harness/script":      "internal/keeper",
 	"internal/model":               "",
 	"internal/harness/harnesstest": ". internal/harness internal/keeper internal/link sandbox",
@@ -102,6 +103,7 @@ var mayUse = map[string]string{
 	"github.com/danielgtaylor":               "internal/api internal/api/cloud internal/api/operator",
 	"github.com/coder/websocket":             "client internal/api internal/api/operator internal/link",
 	"github.com/creack/pty":                  "internal/keeper",
+	"github.com/modelcontextprotocol/go-sdk": "internal/harness/loop",
 }
 
 // never are the walls that no change of the tables above may open: each is a

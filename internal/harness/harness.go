@@ -36,8 +36,6 @@ type Link interface {
 	ReadDirectory(ctx context.Context, path string) ([]link.DirEntry, error)
 	GetMetadata(ctx context.Context, path string) (link.Metadata, error)
 	RemovePath(ctx context.Context, path string, recursive, force bool) error
-	// Canonicalize resolves every link in path.
-	Canonicalize(ctx context.Context, path string) (string, error)
 }
 
 // Job is one run to drive.
