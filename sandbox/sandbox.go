@@ -188,6 +188,14 @@ type Cleaner interface {
 	Leftovers() error
 }
 
+// Uninstaller is a [Driver] that has something on the host outside of its directory
+// which is not a sandbox's: rules of a firewall, images in an engine.
+type Uninstaller interface {
+	// Uninstall removes it, for a directory that is about to be removed and has no
+	// sandboxes. The driver can only be closed then.
+	Uninstall(ctx context.Context) error
+}
+
 // Usage is what a sandbox has used. What a driver cannot tell is zero.
 type Usage struct {
 	MemoryBytes     int64         `json:"memoryBytes"`

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 		gvisor.Main()
 		return
 	}
-	testscript.Main(m, map[string]func(){"sojourn": main})
+	testscript.Main(m, map[string]func(){"sojourn": main, "confined": confined})
 }
 
 // TestScripts runs the program from the outside. The scripts know, besides the

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"gocloud.dev/blob"
@@ -157,7 +159,7 @@ func serve(ctx context.Context, io stdio, args []string) error {
 		return err
 	}
 	defer s.Close()
-	greet(io, l, s, chosenKey != "")
+	greet(io, l, s, set.sandbox.Network, chosenKey != "")
 	return s.Run(ctx, l)
 }
 
@@ -171,13 +173,29 @@ func openBlobs(data string) (*blob.Bucket, error) {
 	return b, nil
 }
 
+// networkSummary says in one line what sandboxes reach that nobody has said more about.
+func networkSummary(p sojourn.NetworkPolicy, c sandbox.Capabilities) string {
+	says := map[sojourn.NetworkMode]string{
+		sojourn.NetworkNone:  "Nothing, unless a session asks for more.",
+		sojourn.NetworkAllow: fmt.Sprintf("Through the proxy, what %d rules allow, unless a session says otherwise.", len(p.Allow)),
+		sojourn.NetworkOpen:  "Through the proxy, every public address, unless a session says otherwise.",
+	}[cmp.Or(p.Mode, sojourn.NetworkNone)]
+	if slices.Contains(c.Networks, sandbox.NetworkNAT) {
+		says += " Sessions may ask for an interface of their own (network.raw)."
+	}
+	return says
+}
+
 // greet prints where the server is and what to type next. The address is in the
 // first line; programs read it there.
-func greet(io stdio, l net.Listener, s *server.Server, keyChosen bool) {
+func greet(io stdio, l net.Listener, s *server.Server, network sojourn.NetworkPolicy, keyChosen bool) {
 	url := "http://" + l.Addr().String()
 	fmt.Fprintf(io.out, "Sojourn %s listens on %s\n", buildVersion(), url)
 	if s.Driver != nil {
-		fmt.Fprintf(io.out, "Sandboxes: %s (isolation %s): %s\n", s.Driver.Name(), s.Driver.Capabilities().Isolation, s.DriverReason)
+		caps := s.Driver.Capabilities()
+		fmt.Fprintf(io.out, "Sandboxes: %s (isolation %s): %s\n", s.Driver.Name(), caps.Isolation, s.DriverReason)
+		fmt.Fprintf(io.out, "Limits: %s\n", limitCheck("", caps.Limits).Says)
+		fmt.Fprintf(io.out, "Network: %s\n", networkSummary(network, caps))
 	} else {
 		fmt.Fprintf(io.out, "Sandboxes: none: %s\n", s.DriverReason)
 	}

@@ -60,6 +60,8 @@ var (
 	_ sandbox.Driver  = (*Driver)(nil)
 	_ sandbox.Warmer  = (*Driver)(nil)
 	_ sandbox.Cleaner = (*Driver)(nil)
+
+	_ sandbox.Uninstaller = (*Driver)(nil)
 )
 
 // Open returns the driver of a directory. It talks to the engine, imports the root image

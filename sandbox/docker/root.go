@@ -127,6 +127,12 @@ func (l *launcher) forgetRoots(ctx context.Context, repository string) error {
 	return nil
 }
 
+// Uninstall removes the root images from the engine; see sandbox.Uninstaller.
+func (d *Driver) Uninstall(ctx context.Context) error {
+	d.launcher.root = ""
+	return d.launcher.forgetRoots(ctx, rootRepository+d.launcher.server)
+}
+
 // importRoot gives the skeleton to the engine as an image.
 func (l *launcher) importRoot(ctx context.Context) error {
 	skeleton, err := l.skeletons.For(nil)

@@ -42,6 +42,8 @@ var (
 	_ sandbox.Driver  = (*Driver)(nil)
 	_ sandbox.Warmer  = (*Driver)(nil)
 	_ sandbox.Cleaner = (*Driver)(nil)
+
+	_ sandbox.Uninstaller = (*Driver)(nil)
 )
 
 // Open returns the driver of a directory. It does not try whether namespaces can be

@@ -1,6 +1,7 @@
 package namespace
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -52,4 +53,12 @@ func (l *launcher) close() error {
 		return nil
 	}
 	return l.network.Close()
+}
+
+// Uninstall removes the rules of the network; see sandbox.Uninstaller.
+func (d *Driver) Uninstall(context.Context) error {
+	if d.launcher.network == nil {
+		return nil
+	}
+	return d.launcher.network.Uninstall()
 }

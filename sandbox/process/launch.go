@@ -84,7 +84,7 @@ func newPlan(c *local.Cell, executable string, spec sandbox.Spec) plan {
 	p.Args = append(p.Args, "--env", "TMPDIR="+temporary(c), "--env", markVariable+"="+c.ID)
 	for _, a := range c.KeeperArgs()[2:] {
 		if rest, ok := strings.CutPrefix(a, sandbox.SocketDir+"/"); ok {
-			a = filepath.Join(c.Run(), rest)
+			a = socketFrom(p.Dir, filepath.Join(c.Run(), rest))
 		}
 		p.Args = append(p.Args, a)
 	}
@@ -95,6 +95,16 @@ func newPlan(c *local.Cell, executable string, spec sandbox.Spec) plan {
 		p.Env = append(p.Env, kv)
 	}
 	return p
+}
+
+// socketFrom is the path of a socket for a process in dir: the kernel takes no more than
+// 107 bytes, and the way from there is short, however long that of the data is. Programs of
+// the sandbox cannot change it, because they can write in dir only.
+func socketFrom(dir, socket string) string {
+	if rel, err := filepath.Rel(dir, socket); err == nil {
+		return rel
+	}
+	return socket
 }
 
 // Launch starts the guard, records it, gives it the plan and returns when the process that

@@ -2,6 +2,7 @@ package process_test
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -32,6 +33,13 @@ func open(dir string) (sandbox.Driver, error) {
 }
 
 func TestSuite(t *testing.T) { sandboxtest.Run(t, sandboxtest.Suite{Open: open}) }
+
+// TestSandboxLongPath runs sandboxes in a directory whose path is too long for a socket.
+func TestSandboxLongPath(t *testing.T) {
+	long := filepath.Join(strings.Repeat("long", 20), strings.Repeat("path", 20), strings.Repeat("name", 20))
+	openLong := func(dir string) (sandbox.Driver, error) { return open(filepath.Join(dir, long)) }
+	sandboxtest.Run(t, sandboxtest.Suite{Open: openLong, Only: []string{"Life", "Recover"}})
+}
 
 func TestProbe(t *testing.T) {
 	self, err := os.Executable()

@@ -88,6 +88,9 @@ func removeOldProbe(ctx context.Context, path string, open func(dir string) (san
 	for _, h := range hs {
 		err = errors.Join(err, d.Remove(ctx, h))
 	}
+	if err == nil {
+		err = uninstall(ctx, d)
+	}
 	if err = errors.Join(err, d.Close()); err != nil {
 		return err // its directory says what is left
 	}

@@ -67,7 +67,15 @@ func tryIn(ctx context.Context, dir string, open func(dir string) (sandbox.Drive
 	}
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTime)
 	defer cancel()
-	return errors.Join(err, sb.Destroy(clean))
+	return errors.Join(err, sb.Destroy(clean), uninstall(clean, d))
+}
+
+// uninstall removes what a driver has outside of its directory.
+func uninstall(ctx context.Context, d sandbox.Driver) error {
+	if u, ok := d.(sandbox.Uninstaller); ok {
+		return u.Uninstall(ctx)
+	}
+	return nil
 }
 
 // switches are settings of the kernel that keep users from making namespaces.
@@ -85,11 +93,27 @@ func fix(unprivileged bool) string {
 			return s.fix
 		}
 	}
-	if _, err := os.Stat("/.dockerenv"); err == nil {
-		return "In a container: start it with --security-opt seccomp=unconfined --security-opt apparmor=unconfined --cap-add SYS_ADMIN."
+	_, err := os.Stat("/.dockerenv")
+	if filtered, readErr := isFiltered("/proc/self/status"); err == nil || readErr == nil && filtered {
+		return "Something confines the server. In a container: start it with --security-opt seccomp=unconfined --security-opt apparmor=unconfined --cap-add SYS_ADMIN."
 	}
 	if unprivileged {
 		return "Run the server as root, or choose another driver."
 	}
 	return "Choose another driver."
+}
+
+// isFiltered reports whether a filter of system calls is around the process that status
+// describes.
+func isFiltered(status string) (bool, error) {
+	b, err := os.ReadFile(status)
+	if err != nil {
+		return false, err
+	}
+	for line := range strings.Lines(string(b)) {
+		if mode, ok := strings.CutPrefix(line, "Seccomp:"); ok {
+			return strings.TrimSpace(mode) == "2", nil
+		}
+	}
+	return false, nil
 }
