@@ -33,7 +33,8 @@
 // # Concurrency
 //
 // All methods may be called from many goroutines. A gate owns its goroutines, and Close
-// waits for them. Decisions are reported from one goroutine, at most once a second.
+// waits for them. Decisions are reported from one goroutine, at most once a second and
+// in the long run about twice a minute, because they are kept for good.
 //
 // # Failure
 //

@@ -124,6 +124,7 @@ type Spec struct {
 	// Local answers requests that are for no other host, by path; nil answers 404.
 	Local http.Handler
 	// Report gets what was decided since it was last called, from one goroutine, at
-	// most once a second and when the gate closes. nil means that nobody asks.
+	// most once a second, less often where there is always something to report, and
+	// when the gate closes. nil means that nobody asks.
 	Report func([]sojourn.NetworkDecision)
 }

@@ -372,6 +372,33 @@ func TestReportsComeEverySecond(t *testing.T) {
 	})
 }
 
+// TestBusySandboxesAreReportedAtAPaceThatCanGoOn: what is reported is kept for good.
+func TestBusySandboxesAreReportedAtAPaceThatCanGoOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reports, entries, decisions int64
+		l := egress.NewLedger(func(list []sojourn.NetworkDecision) {
+			reports++
+			entries += int64(len(list))
+			for _, d := range list {
+				decisions += d.Count
+			}
+		})
+		stop := l.Start()
+		const hours, each = 2, 1200 * time.Millisecond // slower than a report a second
+		asked := int64(0)
+		for began := time.Now(); time.Since(began) < hours*time.Hour; time.Sleep(each) {
+			for range 3 {
+				l.Add(fmt.Sprintf("h%d.test", asked), 443, false, "no_rule")
+				asked++
+			}
+		}
+		stop()
+		if decisions != asked || reports < 60 || reports > 60+hours*3600/10 || entries > 1024+hours*3600/2+reports {
+			t.Errorf("%d of %d decisions in %d entries of %d reports", decisions, asked, entries, reports)
+		}
+	})
+}
+
 func TestLogsSayNothingOfWhatIsAsked(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer

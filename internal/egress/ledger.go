@@ -10,14 +10,44 @@ import (
 	"github.com/sojourn-dev/sojourn"
 )
 
+// What a sandbox does is written down for good, so it must not be able to fill the
+// disk with it: reports and the entries in them come as fast as anybody can look, until
+// a sandbox has had many, and then at a pace that may go on for months.
 const (
 	reportPause = time.Second
-	// maxKeys bounds what is known at a time. A sandbox that asks for ever new
-	// names gets new entries at keyPause only; the rest counts for otherHost.
+	maxReports  = 60
+	reportEvery = 30 * time.Second
+	// maxKeys bounds what is known at a time. A sandbox that asks for ever new names
+	// gets new entries at the pace of keyEvery only; the rest counts for otherHost.
 	maxKeys   = 1024
-	keyPause  = 250 * time.Millisecond
+	keyEvery  = 2 * time.Second
 	otherHost = "*other*"
 )
+
+// budget is how often something may happen: at once as often as most, and in the long
+// run once every so often.
+type budget struct {
+	left, most int
+	every      time.Duration
+	earned     time.Time // until when left was counted up
+}
+
+func newBudget(most int, every time.Duration, now time.Time) budget {
+	return budget{most, most, every, now}
+}
+
+// take reports whether it may happen now, and counts that.
+func (b *budget) take(now time.Time) bool {
+	if more := int(now.Sub(b.earned) / b.every); more > 0 {
+		b.left = min(b.left+more, b.most)
+		b.earned = now
+	}
+	if b.left == 0 {
+		return false
+	}
+	b.left--
+	return true
+}
 
 // ledger counts decisions, equal ones together, and passes them on.
 type ledger struct {
@@ -27,8 +57,7 @@ type ledger struct {
 
 	mu     sync.Mutex
 	counts map[decisionKey]*sojourn.NetworkDecision
-	keys   int       // how many new ones may still come
-	earned time.Time // until when keys were counted up
+	keys   budget // of new ones
 }
 
 type decisionKey struct {
@@ -41,7 +70,7 @@ type decisionKey struct {
 func newLedger(now func() time.Time, report func([]sojourn.NetworkDecision)) *ledger {
 	return &ledger{
 		now: now, report: report, wake: make(chan struct{}, 1),
-		counts: make(map[decisionKey]*sojourn.NetworkDecision), keys: maxKeys, earned: now(),
+		counts: make(map[decisionKey]*sojourn.NetworkDecision), keys: newBudget(maxKeys, keyEvery, now()),
 	}
 }
 
@@ -56,7 +85,7 @@ func (l *ledger) add(host string, port int, allowed bool, reason string) {
 	k := decisionKey{shown(host), port, allowed, reason}
 	d := l.counts[k]
 	if d == nil {
-		if l.payLocked(now) {
+		if l.keys.take(now) {
 			d = &sojourn.NetworkDecision{Host: k.host, Port: k.port, Allowed: allowed, Reason: reason, First: now}
 		} else {
 			k = decisionKey{otherHost, 0, allowed, "too_many_names"}
@@ -74,25 +103,13 @@ func (l *ledger) add(host string, port int, allowed bool, reason string) {
 	}
 }
 
-// payLocked takes one of the new keys that may come, and reports whether there was one.
-func (l *ledger) payLocked(now time.Time) bool {
-	if more := int(now.Sub(l.earned) / keyPause); more > 0 {
-		l.keys = min(l.keys+more, maxKeys)
-		l.earned = now
-	}
-	if l.keys == 0 {
-		return false
-	}
-	l.keys--
-	return true
-}
-
 // run reports until ctx ends, and then once more what is left. The caller ends it when
 // nothing is added any more.
 func (l *ledger) run(ctx context.Context) {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	<-pause.C
+	reports := newBudget(maxReports, reportEvery, time.Now())
 	for {
 		select {
 		case <-ctx.Done():
@@ -101,7 +118,11 @@ func (l *ledger) run(ctx context.Context) {
 		case <-l.wake:
 		}
 		l.flush()
-		pause.Reset(reportPause)
+		wait := reportPause
+		if !reports.take(time.Now()) {
+			wait = reportEvery
+		}
+		pause.Reset(wait)
 		select {
 		case <-ctx.Done():
 		case <-pause.C:
