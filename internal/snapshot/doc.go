@@ -10,7 +10,8 @@
 //   - What is stored is encrypted before it leaves this process: the memory of
 //     processes holds everything that they know.
 //   - What is loaded is what was stored, or the load fails: each part of the
-//     stream is authenticated, and its end is marked.
+//     stream is authenticated, its end is marked, and it holds its own key, so that
+//     no object can stand in the place of another.
 //   - Only regular files come out of an object, directly below the directory that
 //     they are loaded into.
 //

@@ -26,6 +26,11 @@ const prefix = "processes/"
 // suffix tells what an object is made of: tar, compressed, encrypted.
 const suffix = ".tar.zst.age"
 
+// keyRecord is what the global header that an object begins with calls the object's
+// key. Whoever can write to the bucket could otherwise give one session the processes of
+// another, or older ones of its own.
+const keyRecord = "SOJOURN.key"
+
 // ErrDamaged reports an object whose bytes are not those that were stored, or that
 // another key encrypted.
 var ErrDamaged = errors.New("saved processes are damaged")
@@ -54,7 +59,7 @@ func (s *Store) Save(ctx context.Context, dir string) (key string, stored int64,
 		return "", 0, fmt.Errorf("store processes: %w", err)
 	}
 	counted := &counter{w: w}
-	if err := s.pack(counted, dir); err != nil {
+	if err := s.pack(counted, key, dir); err != nil {
 		abort()
 		return "", 0, errors.Join(fmt.Errorf("store processes: %w", err), ignoreCancelled(w.Close()))
 	}
@@ -71,8 +76,8 @@ func ignoreCancelled(err error) error {
 	return err
 }
 
-// pack writes the files of dir as tar, compressed, encrypted.
-func (s *Store) pack(w io.Writer, dir string) error {
+// pack writes the key and the files of dir as tar, compressed, encrypted.
+func (s *Store) pack(w io.Writer, key, dir string) error {
 	sealed, err := age.Encrypt(w, s.identity.Recipient())
 	if err != nil {
 		return err
@@ -83,6 +88,10 @@ func (s *Store) pack(w io.Writer, dir string) error {
 		return err
 	}
 	t := tar.NewWriter(z)
+	head := &tar.Header{Typeflag: tar.TypeXGlobalHeader, Name: "key", PAXRecords: map[string]string{keyRecord: key}}
+	if err := t.WriteHeader(head); err != nil {
+		return err
+	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
@@ -131,7 +140,7 @@ func (s *Store) Load(ctx context.Context, key, dir string) error {
 	}
 	defer r.Close()
 	source := &remembering{r: r}
-	if err := s.unpack(source, dir); err != nil {
+	if err := s.unpack(source, key, dir); err != nil {
 		if source.err != nil { // the store failed, not the object
 			return fmt.Errorf("load processes: %w", source.err)
 		}
@@ -140,7 +149,7 @@ func (s *Store) Load(ctx context.Context, key, dir string) error {
 	return nil
 }
 
-func (s *Store) unpack(r io.Reader, dir string) error {
+func (s *Store) unpack(r io.Reader, key, dir string) error {
 	plain, err := age.Decrypt(r, s.identity)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrDamaged, err)
@@ -151,6 +160,10 @@ func (s *Store) unpack(r io.Reader, dir string) error {
 	}
 	defer z.Close()
 	t := tar.NewReader(z)
+	h, err := t.Next()
+	if err != nil || h.Typeflag != tar.TypeXGlobalHeader || h.PAXRecords[keyRecord] != key {
+		return fmt.Errorf("%w: they are not those that were stored as %s", ErrDamaged, key)
+	}
 	for {
 		h, err := t.Next()
 		if errors.Is(err, io.EOF) {

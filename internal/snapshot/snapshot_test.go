@@ -108,6 +108,15 @@ func TestDamageIsNoticed(t *testing.T) {
 		t.Fatal(err)
 	}
 	try("another key", foreign)
+	// Stored by this store, for somebody else.
+	elsewhere, _, err := s.Save(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if foreign, err = s.bucket.ReadAll(t.Context(), elsewhere); err != nil {
+		t.Fatal(err)
+	}
+	try("another object", foreign)
 }
 
 func TestSaveBrokenOffLeavesNothing(t *testing.T) {
