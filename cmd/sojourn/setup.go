@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
 	"path/filepath"
 	"sync/atomic"
@@ -132,6 +133,10 @@ func (s *setup) openImages() (*image.Store, error) {
 		Insecure: c.Insecure, Mirrors: c.Mirrors, Credentials: creds, DockerConfig: c.DockerConfig,
 		Limits: image.Limits{Bytes: int64(c.MaxImage)}, CacheBytes: int64(c.Cache), Pinned: c.Pinned,
 		Refresh: time.Duration(c.Refresh), InUse: s.imagesInUse, Progress: s.tellProgress, Log: s.log,
+		Strange: &http.Transport{
+			DialContext: s.egress.Dial, ForceAttemptHTTP2: true, TLSHandshakeTimeout: 10 * time.Second,
+			ResponseHeaderTimeout: time.Minute, IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 4,
+		},
 	})
 }
 

@@ -96,6 +96,17 @@ func New(cfg Config) (*Egress, error) {
 	return &Egress{cfg: cfg, log: cfg.Log, known: known}, nil
 }
 
+// Dial connects to an address, HOST:PORT, that somebody who is not trusted has named,
+// with the checks of an open policy: for what the server itself fetches for them. It is
+// for http.Transport.DialContext.
+func (e *Egress) Dial(ctx context.Context, _, address string) (net.Conn, error) {
+	host, port, ok := splitHost(address, 0)
+	if h, isHost := sojourn.ParseNetworkHost(host); ok && isHost && port >= 1 && port <= 65535 {
+		return e.dial(ctx, h.String(), port)
+	}
+	return nil, &refusal{reason: sojourn.NetworkReasonBadName}
+}
+
 // Check refuses a policy that no gate can carry out, because it is invalid or names
 // credentials that there are not. The code is invalid.
 func (e *Egress) Check(p sojourn.NetworkPolicy) error {

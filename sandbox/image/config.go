@@ -68,6 +68,10 @@ type Config struct {
 	// Transport is how registries are reached; nil is directly, or through the proxy
 	// of the server's environment.
 	Transport http.RoundTripper
+	// Strange is how registries are reached that nothing here speaks of, because
+	// sessions name them and the rule "*" allows that; nil is Transport. It should lead
+	// to no host that sessions must not reach: such a registry can also point to others.
+	Strange http.RoundTripper
 
 	// Limits bounds one image.
 	Limits Limits
@@ -116,6 +120,9 @@ func (c *Config) check() error {
 	if c.Transport == nil {
 		c.Transport = remote.DefaultTransport
 	}
+	if c.Strange == nil {
+		c.Strange = c.Transport
+	}
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
@@ -131,4 +138,36 @@ func (c *Config) check() error {
 		}
 	}
 	return checkRules(c.Allow, c.Insecure)
+}
+
+// registries are the hosts of those that the configuration speaks of. It was checked.
+func (c *Config) registries() map[string]bool {
+	hosts := make(map[string]bool)
+	add := func(text string) {
+		if r, err := parse(text, nil); err == nil && r.kind == kindRegistry {
+			hosts[r.remote.Context().RegistryStr()] = true
+		}
+	}
+	for _, ref := range c.Names {
+		add(ref)
+	}
+	for _, rule := range c.Allow {
+		if base, below := strings.CutSuffix(rule, "/*"); below {
+			add(base + "/any")
+		} else if rule != "*" {
+			add(rule)
+		}
+	}
+	for _, mirrors := range c.Mirrors {
+		for _, host := range mirrors {
+			add(host + "/any")
+		}
+	}
+	for _, host := range c.Insecure {
+		hosts[canonicalHost(host)] = true
+	}
+	for _, cred := range c.Credentials {
+		hosts[canonicalHost(cred.Registry)] = true
+	}
+	return hosts
 }

@@ -24,7 +24,9 @@ type registries struct {
 	mirrors   map[string][]string // hosts by the registry that they mirror
 	insecure  []string
 	keys      keys
-	transport http.RoundTripper
+	known     map[string]bool   // those that the configuration speaks of
+	transport http.RoundTripper // to these
+	strange   http.RoundTripper // to others
 	log       *slog.Logger
 }
 
@@ -141,8 +143,12 @@ func (r *registries) puller(ref name.Reference) (*remote.Puller, error) {
 	if err != nil {
 		return nil, err
 	}
+	way := r.strange
+	if r.known[ref.Context().RegistryStr()] {
+		way = r.transport
+	}
 	return remote.NewPuller(
-		remote.WithAuth(auth), remote.WithTransport(r.transport), remote.WithUserAgent(userAgent),
+		remote.WithAuth(auth), remote.WithTransport(way), remote.WithUserAgent(userAgent),
 		remote.WithRetryBackoff(remote.Backoff{Duration: 200 * time.Millisecond, Factor: 3, Jitter: 0.1, Steps: 3}),
 	)
 }

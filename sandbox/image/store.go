@@ -60,7 +60,8 @@ func Open(cfg Config) (*Store, error) {
 	s := &Store{
 		cfg: cfg, platform: platform, owners: os.Geteuid() == 0, boot: strings.TrimSpace(string(boot)),
 		registries: &registries{
-			mirrors: cfg.Mirrors, insecure: cfg.Insecure, transport: boundedTransport{cfg.Transport}, log: cfg.Log,
+			mirrors: cfg.Mirrors, insecure: cfg.Insecure, log: cfg.Log,
+			known: cfg.registries(), transport: boundedTransport{cfg.Transport}, strange: boundedTransport{cfg.Strange},
 			keys: keys{cfg.Credentials, cfg.DockerConfig, cfg.Log},
 		},
 		flights: make(map[string]*flight), checked: make(map[string]bool), dirs: make(map[string]sandbox.Image),

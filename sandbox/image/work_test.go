@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 )
@@ -66,3 +67,32 @@ func TestNamesTakeBoundedMemory(t *testing.T) {
 		}
 	}
 }
+
+// TestStrangeRegistriesHaveAWayOfTheirOwn: sessions choose them, and they choose what
+// they point to.
+func TestStrangeRegistriesHaveAWayOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	r := serve(t, nil)
+	ref := r.push(t, "team/base", makeImage(t, nil, here(t), archive(t, file{name: "a"})))
+	closed := errors.New("this way is closed")
+	strange := roundTrip(func(*http.Request) (*http.Response, error) { return nil, closed })
+	for name, c := range map[string]struct {
+		cfg  Config
+		want error
+	}{
+		"nobody spoke of it": {Config{Allow: []string{"*"}}, closed},
+		"a rule":             {Config{Allow: []string{"*", r.host + "/other/*"}}, nil},
+		"a name":             {Config{Allow: []string{"*"}, Names: map[string]string{"x": r.host + "/x"}}, nil},
+		"a mirror":           {Config{Allow: []string{"*"}, Mirrors: map[string][]string{"docker.io": {r.host}}}, nil},
+		"without TLS":        {Config{Allow: []string{"*"}, Insecure: []string{r.host}}, nil},
+	} {
+		c.cfg.Strange = strange
+		if _, err := newStore(t, c.cfg).Ensure(t.Context(), ref); !errors.Is(err, c.want) {
+			t.Errorf("%s: Ensure = %v, want %v", name, err, c.want)
+		}
+	}
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
