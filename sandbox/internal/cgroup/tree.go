@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -171,7 +170,8 @@ func (t *Tree) Group(name string) *Group {
 	return &Group{tree: t, name: name}
 }
 
-// List returns the names of all groups of sandboxes.
+// List returns the names of all groups, also of those in which an Open that was killed
+// tried what works.
 func (t *Tree) List() ([]string, error) {
 	if t.h == nil {
 		return nil, nil
@@ -186,7 +186,7 @@ func (t *Tree) List() ([]string, error) {
 			return nil, fmt.Errorf("list control groups: %w", err)
 		}
 		for _, e := range entries {
-			if e.IsDir() && !strings.HasPrefix(e.Name(), trialPrefix) {
+			if e.IsDir() {
 				names = append(names, e.Name())
 			}
 		}

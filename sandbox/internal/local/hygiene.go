@@ -33,6 +33,9 @@ func (m *Machine) reconcile(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, reconcileTime, fmt.Errorf("it took more than %v", reconcileTime))
 	defer cancel()
 	errs := []error{m.endWarm(ctx), m.killStrays(ctx), m.removeGroups(ctx)}
+	if m.disks != nil {
+		errs = append(errs, m.disks.Sweep(ctx))
+	}
 	if r, ok := m.launcher.(Reconciler); ok {
 		live, err := m.live()
 		if err == nil { // without the list everything would count as left behind

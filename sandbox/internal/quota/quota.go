@@ -58,8 +58,12 @@ const MinBytes = 4 << 20
 // trialBytes is what Open writes to a space to see it counted.
 const trialBytes = 64 << 10
 
+// trialPrefix begins the names of the directories in which Open tries what works.
+const trialPrefix = "trial-"
+
 // Disks makes spaces below one directory.
 type Disks struct {
+	root    string
 	method  Method
 	missing string
 }
@@ -69,25 +73,25 @@ type Disks struct {
 func Open(ctx context.Context, root string) *Disks {
 	var whyNot []error
 	for _, m := range []Method{Image, Project} {
-		d := &Disks{method: m}
+		d := &Disks{root: root, method: m}
 		if err := d.try(ctx, root); err != nil {
 			whyNot = append(whyNot, err)
 			continue
 		}
 		return d
 	}
-	return &Disks{method: Watch, missing: fmt.Sprintf(
+	return &Disks{root: root, method: Watch, missing: fmt.Sprintf(
 		"For a disk limit that a write can meet, run the server as root with loop devices and mkfs.ext4, or with project quotas (prjquota) on its data directory (%v).",
 		strings.ReplaceAll(errors.Join(whyNot...).Error(), "\n", "; "))}
 }
 
 func (d *Disks) try(ctx context.Context, root string) (err error) {
-	tmp, err := os.MkdirTemp(root, "trial-")
+	tmp, err := os.MkdirTemp(root, trialPrefix)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
-	space := filepath.Join(tmp, "space")
+	defer func() { err = errors.Join(err, removeTrial(ctx, tmp)) }()
+	space := spaceOf(tmp)
 	_, err = d.Make(ctx, space, MinBytes)
 	if err == nil {
 		err = os.WriteFile(filepath.Join(space, "file"), make([]byte, trialBytes), 0o600)
@@ -98,7 +102,29 @@ func (d *Disks) try(ctx context.Context, root string) (err error) {
 			err = errors.New("the project quota does not count")
 		}
 	}
-	return errors.Join(err, Remove(ctx, space))
+	return err
+}
+
+// spaceOf is the space in a directory in which something is tried.
+func spaceOf(trial string) string { return filepath.Join(trial, "space") }
+
+func removeTrial(ctx context.Context, trial string) error {
+	if err := Remove(ctx, spaceOf(trial)); err != nil {
+		return err // what is mounted there must not be emptied
+	}
+	return os.RemoveAll(trial)
+}
+
+// Sweep removes what an Open that was killed has left below the directory, which nobody
+// else may be opening.
+func (d *Disks) Sweep(ctx context.Context) error {
+	entries, err := os.ReadDir(d.root)
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), trialPrefix) {
+			err = errors.Join(err, removeTrial(ctx, filepath.Join(d.root, e.Name())))
+		}
+	}
+	return err
 }
 
 // Method is how spaces are bounded here.

@@ -262,3 +262,30 @@ func BenchmarkMake(b *testing.B) {
 	}
 	b.ReportMetric(float64(space)/float64(mkfs), "x-plain-mkfs")
 }
+
+// TestSweepRemovesATrialThatWasKilled leaves what a server leaves that dies while it finds
+// out what works.
+func TestSweepRemovesATrialThatWasKilled(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	d := Open(t.Context(), root)
+	trial := filepath.Join(root, trialPrefix+"1")
+	if err := os.Mkdir(trial, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Make(t.Context(), spaceOf(trial), MinBytes); err != nil {
+		t.Fatal(err)
+	}
+	other := filepath.Join(root, "sandboxes")
+	if err := os.Mkdir(other, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := Open(t.Context(), root).Sweep(t.Context()); err != nil {
+		t.Fatalf("Sweep = %v", err)
+	}
+	left, err := os.ReadDir(root)
+	if err != nil || len(left) != 1 || left[0].Name() != "sandboxes" {
+		t.Errorf("left: %v, %v, want the directory of sandboxes alone", left, err)
+	}
+	wantNoLoop(t, imageOf(spaceOf(trial)))
+}
