@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"sync"
@@ -226,6 +227,14 @@ func (m *Machine) takeSpare(ctx context.Context, c *Cell, s *slot, spec sandbox.
 	k, err := m.kindOf(ctx, spec)
 	if err != nil {
 		return nil, nil // the sandbox is made the usual way, which says what is wrong
+	}
+	// What was made when the words meant something else is of no use to anybody. It must
+	// not count as ready, or nobody would make others.
+	for _, w := range m.surplus(k, math.MaxInt) {
+		m.watchers.Go(func() {
+			w.stop()
+			m.discard(m.life, w)
+		})
 	}
 	for w := m.pop(k); w != nil; w = m.pop(k) {
 		w.stop()

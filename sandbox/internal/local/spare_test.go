@@ -270,6 +270,14 @@ func TestMovedTagIsAnotherImage(t *testing.T) {
 	if filepath.Dir(sb.Dirs().Workspace) != filepath.Join(m.root, "s-0") {
 		t.Errorf("Create took a sandbox of the old image: %s", sb.Dirs().Workspace)
 	}
+	if n := m.Ready(app); n != 0 { // else nobody would make others
+		t.Errorf("Ready = %d after a Create that found only sandboxes of the old image, want 0", n)
+	}
+	for deadline := time.Now().Add(10 * time.Second); len(warmIDs(t, m)) > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("sandboxes of the old image are left: %q", warmIDs(t, m))
+		}
+	}
 	if err := m.Warm(t.Context(), app, 1); err != nil {
 		t.Fatal(err)
 	}
