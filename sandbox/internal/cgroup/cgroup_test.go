@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -24,7 +25,8 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
 		case commandSpin:
-			for { //nolint:revive // it is there to use the processor
+			for {
+				runtime.Gosched() // it is there to use the processor
 			}
 		case commandHog:
 			var held [][]byte
