@@ -6,7 +6,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -267,17 +269,31 @@ func (c *Cell) save() error {
 }
 
 // load reads the record. A missing or broken record leaves it zero: then the cell
-// was never finished.
-func (c *Cell) load() {
-	if r, err := readRecord(c.Dir); err == nil && r.ID == c.ID && (!c.linked() || r.isOf(c)) {
+// was never finished. An error means that it cannot be told what the record says.
+func (c *Cell) load() error {
+	r, err := readRecord(c.Dir)
+	if unreadable(err) {
+		return fmt.Errorf("read sandbox record: %w", err)
+	}
+	if err == nil && r.ID == c.ID && (!c.linked() || r.isOf(c)) {
 		c.Record = r
 	}
+	return nil
 }
 
 // isOf reports whether the record says that a warm cell was given to the session of c:
 // no second link can make it another's.
 func (r *Record) isOf(c *Cell) bool {
 	return r.Bound != nil && *r.Bound == Bound{Session: c.Session, Epoch: c.Epoch}
+}
+
+// errBroken reports a record that is not one of ours.
+var errBroken = errors.New("broken record")
+
+// unreadable reports whether an error of readRecord is none of the record's own: it may
+// well be there, and be read the next time.
+func unreadable(err error) bool {
+	return err != nil && !errors.Is(err, errBroken) && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR)
 }
 
 // readRecord returns the record in a cell's directory.
@@ -288,10 +304,10 @@ func readRecord(dir string) (Record, error) {
 	}
 	var r Record
 	if err := json.Unmarshal(b, &r); err != nil {
-		return Record{}, err
+		return Record{}, fmt.Errorf("%w: %w", errBroken, err)
 	}
 	if r.Version != recordVersion {
-		return Record{}, fmt.Errorf("record of version %d", r.Version)
+		return Record{}, fmt.Errorf("%w: of version %d", errBroken, r.Version)
 	}
 	return r, nil
 }

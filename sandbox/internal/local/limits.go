@@ -26,7 +26,7 @@ type Kernel interface {
 	Processes(ctx context.Context, c *Cell) (running int, denied int64, err error)
 }
 
-// A sandbox with a kernel of its own may have this many processes and threads on the
+// A sandbox with a kernel of its own and a limit may have this many processes and threads on the
 // host, for each of its own and beside: enough not to starve that kernel, and a bound
 // for the host in case it is broken.
 const (
@@ -116,18 +116,25 @@ func (m *Machine) bound(c *Cell) error {
 		return nil // Check has refused what would need it
 	}
 	l := c.Record.Limits
-	g := cgroup.Limits{MemoryBytes: l.MemoryBytes, Processes: l.Processes, MilliCPUs: l.MilliCPUs}
-	if !support.Processes {
-		g.Processes = 0 // the driver bounds them by itself
-	} else if m.hasKernel() {
-		g.Processes, g.KillTogether = kernelProcesses+processesOfProcess*l.Processes, true
-	}
-	group, err := m.groups.Make(c.ID, g)
+	group, err := m.groups.Make(c.ID, groupLimits(l, support.Processes, m.hasKernel()))
 	if err != nil {
 		return err
 	}
 	c.group = group
 	return nil
+}
+
+// groupLimits are the limits of the group of a cell with limits l.
+func groupLimits(l sandbox.Limits, processes, kernel bool) cgroup.Limits {
+	g := cgroup.Limits{MemoryBytes: l.MemoryBytes, MilliCPUs: l.MilliCPUs, KillTogether: kernel}
+	switch {
+	case !processes: // the driver bounds them by itself
+	case kernel && l.Processes > 0:
+		g.Processes = kernelProcesses + processesOfProcess*l.Processes
+	default:
+		g.Processes = l.Processes
+	}
+	return g
 }
 
 // rebind finds what keeps a cell within its limits after a restart.
@@ -273,16 +280,10 @@ func (b *box) expel(reason sandbox.EndReason, detail string) {
 	defer leave()
 	b.saving.Lock() // nobody hears of the end before the files can be had again
 	defer b.saving.Unlock()
-	if c.load(); s.box != b || b.Err() != nil {
+	if c.load() != nil || s.box != b || b.Err() != nil {
 		return
 	}
-	if b.machine.launcher.Kill(ctx, &c) != nil {
-		return // it is tried again after the next measurement
-	}
-	if !c.Record.Ready { // some launchers note what they take for the beginning of a removal
-		c.Record.Ready = true
-		_ = c.save() // or the files are only left to be removed
-	}
+	_ = b.machine.launcher.Kill(ctx, &c) // tried again after the next measurement
 }
 
 // verdict says why the first process has ended.

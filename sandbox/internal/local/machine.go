@@ -169,23 +169,31 @@ func (m *Machine) List(context.Context) ([]sandbox.Handle, error) {
 			continue
 		}
 		c := newCell(m.root, session, epoch)
-		c.load()
+		_ = c.load() // it exists, whatever its record says
 		hs = append(hs, c.handle(m.name))
 	}
 	return hs, nil
 }
 
 // Remains returns the directories of a sandbox that has not been removed.
-func (m *Machine) Remains(_ context.Context, h sandbox.Handle) (sandbox.Dirs, error) {
+func (m *Machine) Remains(ctx context.Context, h sandbox.Handle) (sandbox.Dirs, error) {
 	c, err := m.cellOf(h)
 	if err != nil {
 		return sandbox.Dirs{}, err
 	}
-	c.load()
-	if !c.Record.Ready {
-		return sandbox.Dirs{}, fmt.Errorf("files of sandbox %s: %w", c.name(), sandbox.ErrGone)
+	_, _, leave, err := m.enter(ctx, c) // its disk may have to be mounted, and not by two at once
+	if err != nil {
+		return sandbox.Dirs{}, err
 	}
-	if err := m.rebind(c); err != nil {
+	defer leave()
+	err = c.load()
+	if err == nil && !c.Record.Ready {
+		err = sandbox.ErrGone
+	}
+	if err == nil {
+		err = m.rebind(c)
+	}
+	if err != nil {
 		return sandbox.Dirs{}, fmt.Errorf("files of sandbox %s: %w", c.name(), err)
 	}
 	return c.dirs(), nil
@@ -314,7 +322,9 @@ func (m *Machine) adopt(ctx context.Context, c *Cell, s *slot) (*box, error) {
 	if s.box != nil {
 		return s.box, s.box.Err()
 	}
-	c.load()
+	if err := c.load(); err != nil {
+		return nil, err
+	}
 	switch {
 	case !c.Record.Ready:
 		return nil, errUnfinished
@@ -382,7 +392,7 @@ func (m *Machine) keep(c *Cell, s *slot, door *Door) *box {
 	m.watchers.Go(func() {
 		if killed, err := b.cell.Record.Process.wait(m.life); err == nil {
 			b.saving.Lock() // a snapshot knows better why
-			b.saving.Unlock()
+			defer b.saving.Unlock()
 			b.finish(b.verdict(killed))
 		}
 	})
@@ -397,7 +407,9 @@ func (m *Machine) clear(ctx context.Context, c *Cell) error {
 	if !exists(c.Dir) && !exists(c.place()) {
 		return nil
 	}
-	c.load()
+	if err := c.load(); err != nil { // which says what has to be ended
+		return fmt.Errorf("end sandbox %s: %w", c.name(), err)
+	}
 	if err := m.launcher.Kill(ctx, c); err != nil {
 		return fmt.Errorf("end sandbox %s: %w", c.name(), err)
 	}

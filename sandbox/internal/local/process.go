@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -41,10 +42,21 @@ func FindProcess(pid int) (Process, error) {
 	return Process{PID: pid, Start: start, Boot: string(bytes.TrimSpace(boot))}, nil
 }
 
-// Alive reports whether the process still runs.
+// Alive reports whether the process still runs. When that cannot be told, as by a server
+// that has no descriptors left, it counts as running: nobody may take a sandbox for ended
+// because of that.
 func (p Process) Alive() bool {
+	alive, err := p.look()
+	return alive || err != nil
+}
+
+// look reports whether the process runs. An error means that it cannot be told.
+func (p Process) look() (alive bool, _ error) {
 	now, err := FindProcess(p.PID)
-	return err == nil && now == p
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return now == p, err
 }
 
 // Kill sends SIGKILL to the process; it is no error when it has ended.
@@ -54,8 +66,8 @@ func (p Process) Kill() error {
 	}
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	if errors.Is(err, unix.ENOSYS) {
-		if !p.Alive() {
-			return nil
+		if alive, err := p.look(); !alive {
+			return err
 		}
 		return ignoreESRCH(unix.Kill(p.PID, unix.SIGKILL))
 	}
@@ -63,8 +75,8 @@ func (p Process) Kill() error {
 		return ignoreESRCH(err)
 	}
 	defer unix.Close(fd)
-	if !p.Alive() { // the descriptor may be of a later process with the same id
-		return nil
+	if alive, err := p.look(); !alive { // the descriptor may be of a later process with the same id
+		return err
 	}
 	return ignoreESRCH(unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0))
 }
@@ -158,30 +170,49 @@ func ProcessesNaming(id string) ([]Process, error) {
 			continue
 		}
 		line, err := os.ReadFile(filepath.Join("/proc", d.Name(), "cmdline"))
-		if err != nil || !bytes.Contains(line, []byte(id)) {
+		if err == nil && !bytes.Contains(line, []byte(id)) || errors.Is(err, fs.ErrPermission) {
 			continue
 		}
-		if p, err := FindProcess(pid); err == nil {
+		var p Process
+		if err == nil {
+			p, err = FindProcess(pid)
+		}
+		switch {
+		case err == nil:
 			found = append(found, p)
+		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH): // which mean that it has ended
+			return nil, fmt.Errorf("list processes: %w", err)
 		}
 	}
 	return found, nil
 }
 
 // KillNaming ends all processes that have an argument which contains id, and those
-// that they start meanwhile, and returns when none is left.
+// that they start meanwhile, and returns when none is left. Those that this process may
+// not signal are somebody else's, who looks at the sandbox or wants it to stay.
 func KillNaming(ctx context.Context, id string) error {
+	foreign := make(map[Process]bool)
 	for {
 		left, err := ProcessesNaming(id)
-		if err != nil || len(left) == 0 {
+		if err != nil {
 			return err
 		}
+		left = slices.DeleteFunc(left, func(p Process) bool { return foreign[p] })
+		if len(left) == 0 {
+			return nil
+		}
 		for _, p := range left {
-			if err := p.Kill(); err != nil {
+			err := p.Kill()
+			if errors.Is(err, unix.EPERM) {
+				foreign[p] = true
+			} else if err != nil {
 				return fmt.Errorf("kill process %d: %w", p.PID, err)
 			}
 		}
 		for _, p := range left {
+			if foreign[p] {
+				continue
+			}
 			if err := p.Wait(ctx); err != nil {
 				return fmt.Errorf("wait for process %d to end: %w", p.PID, err)
 			}

@@ -96,6 +96,9 @@ func (m *Machine) ImagesInUse() (map[string]bool, error) {
 	used := make(map[string]bool)
 	for _, e := range entries {
 		r, err := readRecord(filepath.Join(m.root, e.Name()))
+		if unreadable(err) { // else its image could be removed
+			return nil, fmt.Errorf("list images in use: %w", err)
+		}
 		if err == nil && r.Image != "" {
 			used[r.Image] = true
 		}

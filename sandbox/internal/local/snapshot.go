@@ -63,7 +63,10 @@ func (m *Machine) snapshot(ctx context.Context, b *box, dir string) (sandbox.Sna
 		return none, err
 	}
 	defer leave()
-	if c.load(); s.box != b || c.Record.Token != b.cell.Record.Token { // it was destroyed
+	if err := c.load(); err != nil {
+		return none, err
+	}
+	if s.box != b || c.Record.Token != b.cell.Record.Token { // it was destroyed
 		return none, sandbox.ErrGone
 	}
 	if err := checkEmpty(dir); err != nil {
@@ -222,7 +225,7 @@ func (m *Machine) awaits(ctx context.Context, c *Cell, spec sandbox.Spec) error 
 	if !c.Record.Prepared || c.Record.Token != k.Token {
 		return fmt.Errorf("%w: sandbox %s is not prepared for this snapshot", sandbox.ErrInvalidSpec, c.name())
 	}
-	return nil
+	return m.rebind(c) // the machine may have been off since
 }
 
 // checkEmpty reports whether dir is a directory with nothing in it.

@@ -67,7 +67,7 @@ func TestSnapshotCarriesTheKeeperOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	token := newLoaded(m, "s", 3).Record.Token
+	token := newLoaded(t, m, "s", 3).Record.Token
 	for epoch := int64(4); epoch < 6; epoch++ { // the second has a keeper that is two epochs old
 		image := t.TempDir()
 		snap, err := sb.(sandbox.Snapshotter).Snapshot(t.Context(), image)
@@ -90,7 +90,7 @@ func TestSnapshotCarriesTheKeeperOver(t *testing.T) {
 		if l.resumed == nil || l.resumed.Dir != image {
 			t.Errorf("Launch got %+v to resume from", l.resumed)
 		}
-		r := newLoaded(m, "s", epoch).Record
+		r := newLoaded(t, m, "s", epoch).Record
 		if r.Token != token || r.KeeperEpoch != 3 || r.Prepared || r.Saving || !r.Ready {
 			t.Errorf("record of the resumed sandbox = %+v, want the token and the epoch of its keeper", r)
 		}
@@ -128,7 +128,7 @@ func TestSnapshotThatFailsLeavesTheSandbox(t *testing.T) {
 			if _, err := m.Remains(t.Context(), sb.Handle()); err != nil {
 				t.Errorf("Remains = %v", err)
 			}
-			if r := newLoaded(m, "s", 1).Record; r.Saving {
+			if r := newLoaded(t, m, "s", 1).Record; r.Saving {
 				t.Error("the record says that a snapshot is being made")
 			}
 			l.kill = nil
@@ -150,7 +150,7 @@ func TestSnapshotThatAServerDiedOver(t *testing.T) {
 			}
 			l := &saving{proceed: proceed}
 			m := savingMachine(t, dir, l)
-			c := newLoaded(m, "s", 1)
+			c := newLoaded(t, m, "s", 1)
 			c.Record.Saving = true
 			if err := c.save(); err != nil {
 				t.Fatal(err)
@@ -159,7 +159,7 @@ func TestSnapshotThatAServerDiedOver(t *testing.T) {
 			if l.continued != 1 || (err == nil) != (proceed == nil) || proceed != nil && !errors.Is(err, sandbox.ErrGone) {
 				t.Errorf("Recover = %v, and the processes were continued %d times", err, l.continued)
 			}
-			c = newLoaded(m, "s", 1)
+			c = newLoaded(t, m, "s", 1)
 			if alive := c.Record.Process.Alive(); alive != (proceed == nil) || c.Record.Saving {
 				t.Errorf("the process is alive: %v; record %+v", alive, c.Record)
 			}
@@ -173,8 +173,11 @@ func TestSnapshotThatAServerDiedOver(t *testing.T) {
 	}
 }
 
-func newLoaded(m *Machine, session string, epoch int64) *Cell {
+func newLoaded(t *testing.T, m *Machine, session string, epoch int64) *Cell {
+	t.Helper()
 	c := newCell(m.root, session, epoch)
-	c.load()
+	if err := c.load(); err != nil {
+		t.Fatal(err)
+	}
 	return c
 }
