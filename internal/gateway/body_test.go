@@ -1,11 +1,15 @@
 package gateway_test
 
 import (
+	"bufio"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/sojourn-dev/sojourn/internal/gateway"
 )
@@ -143,6 +147,28 @@ func (zeros) Read(p []byte) (int, error) {
 		p[i] = '0'
 	}
 	return len(p), nil
+}
+
+// TestStalledRequestGivesItsPlaceBack: with nothing of the body, a part of it, and more
+// than is read before the provider is asked.
+func TestStalledRequestGivesItsPlaceBack(t *testing.T) {
+	t.Parallel()
+	for _, sent := range []string{"", `{"model":"best",`, `{"model":"best","input":"` + strings.Repeat("x", 2<<20)} {
+		r := newRig(t, nil, func(c *gateway.Config, b *gateway.Binding) { c.Patience, b.MaxCalls = 50*time.Millisecond, 1 })
+		conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		go fmt.Fprintf(conn, "POST /model/openai/v1/responses HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 8000000\r\n\r\n%s", token, sent)
+		if resp, err := http.ReadResponse(bufio.NewReader(conn), nil); err == nil && resp.StatusCode/100 == 2 {
+			t.Errorf("%d bytes and no more: %d", len(sent), resp.StatusCode)
+		}
+		conn.Close()
+		// There is one place: this waits for none.
+		if resp, body := r.do(r.ask("/model/openai/v1/responses", `{"model":"best","input":"x"}`)); resp.StatusCode == 429 {
+			t.Errorf("after %d bytes and no more: %d %s, want the place back", len(sent), resp.StatusCode, body)
+		}
+	}
 }
 
 func TestWhatIsHeldIsBounded(t *testing.T) {

@@ -81,7 +81,8 @@ func (c *call) prepare() *refusal {
 		// The answer may begin before the request has ended.
 		_ = c.rc.EnableFullDuplex() // other servers can, or need not be told
 	}
-	env, err := openEnvelope(c.r, c.model == "", func(n int64) bool {
+	body := &patient{body: c.r.Body, rc: c.rc, patience: c.cfg.Patience}
+	env, err := openEnvelope(body, c.r.ContentLength, c.model == "", func(n int64) bool {
 		ok := c.take(n)
 		if ok {
 			c.room += n
@@ -179,7 +180,7 @@ func (c *call) unanswered(ctx context.Context, err error) {
 	switch {
 	case c.r.Context().Err() != nil:
 		c.end(sojourn.ModelCancelled, "the agent went away")
-		return
+		panic(http.ErrAbortHandler) // or what is left of it would take nothing for an answer
 	case wrong != nil:
 		c.refuse(*badBody(*wrong))
 		return

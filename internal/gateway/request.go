@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 )
 
 const (
@@ -25,6 +26,24 @@ var (
 	errTooLarge = fmt.Errorf("the body is larger than %d MiB", maxRequestBytes>>20)
 	errHeld     = errors.New("too much is waiting")
 )
+
+// patient reads a body as long as it moves: an agent that stops in the middle must not
+// hold its place for ever.
+type patient struct {
+	body     io.Reader
+	rc       *http.ResponseController
+	patience time.Duration
+}
+
+func (p *patient) Read(b []byte) (int, error) {
+	_ = p.rc.SetReadDeadline(time.Now().Add(p.patience)) // where the server has one
+	n, err := p.body.Read(b)
+	if err != nil {
+		// Behind the body the server waits for the agent to go away: without an end.
+		_ = p.rc.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}
 
 // envelope is a request's body that was read until its model is known.
 type envelope struct {
@@ -42,14 +61,15 @@ type envelope struct {
 	wanted bool
 }
 
-// openEnvelope reads the beginning of a body. take is asked for the room to keep it; the
+// openEnvelope reads the beginning of a body of the given size, -1 when that is not
+// known. take is asked for the room to keep it; the
 // caller gives that back.
-func openEnvelope(r *http.Request, wanted bool, take func(int64) bool) (*envelope, error) {
-	if r.ContentLength > maxRequestBytes {
+func openEnvelope(body io.Reader, size int64, wanted bool, take func(int64) bool) (*envelope, error) {
+	if size > maxRequestBytes {
 		return nil, errTooLarge
 	}
-	e := &envelope{src: r.Body, size: r.ContentLength, wanted: wanted}
-	room := min(max(r.ContentLength+1, minRoom), readAhead)
+	e := &envelope{src: body, size: size, wanted: wanted}
+	room := min(max(size+1, minRoom), readAhead)
 	for {
 		if len(e.head) == cap(e.head) {
 			if !take(room) {
