@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/sojourn-dev/sojourn"
@@ -48,7 +49,7 @@ func (e *Engine) offerModel(job *harness.Job, s sojourn.Session) {
 	if e.cfg.Models == nil || job.Runtime.API == "" {
 		return
 	}
-	model, err := e.cfg.Models.Choose(job.Runtime.API, s.Model)
+	model, err := e.cfg.Models.Choose(job.Runtime.API, cmp.Or(s.Model, job.Runtime.Model))
 	if err != nil {
 		e.log.Warn("no model for a runtime", "session", s.ID, "runtime", job.Runtime.ID, "error", err)
 		job.Model = ""

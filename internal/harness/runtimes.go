@@ -177,7 +177,7 @@ var runtimes = []Runtime{
 		Stop:     Stop{EOF: true, Grace: 10 * time.Second},
 		Quirks: []string{
 			"Its history is damaged by a restore: tool calls are merged, results doubled and thought signatures dropped.",
-			"It keeps its conversations by the name of the workspace's folder, and at times does not find them again.",
+			"It keeps its conversations by the name of the workspace's folder, and often does not find them again.",
 			"It asks a failing model again for more than 45 seconds.",
 		},
 	},

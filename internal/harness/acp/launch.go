@@ -113,10 +113,18 @@ func (d *drive) fill(ctx context.Context) error {
 	if err := d.where(ctx); err != nil {
 		return err
 	}
-	row, err := d.job.Runtime.Fill(harness.Values{
+	v := harness.Values{
 		Model: d.job.Model, ModelURL: d.job.ModelURL, Token: d.job.Token,
-		Workspace: d.place(sandbox.WorkspacePath), Home: d.place(sandbox.HomePath),
-	})
+		Workspace: sandbox.WorkspacePath, Home: sandbox.HomePath,
+	}
+	row, err := d.job.Runtime.Fill(v)
+	if err == nil {
+		// The keeper looks for its places in arguments and variables, not in files.
+		v.Workspace, v.Home = d.place(sandbox.WorkspacePath), d.place(sandbox.HomePath)
+		var there harness.Runtime
+		there, err = d.job.Runtime.Fill(v)
+		row.Files = there.Files
+	}
 	if err != nil {
 		d.end = failed(CodeUnavailable, "The runtime %s cannot be started: %v.", d.name(), err)
 		return nil

@@ -178,3 +178,47 @@ func TestServersAreNamedWheneverAConversationIsOpened(t *testing.T) {
 		t.Errorf("session/resume did not get the program: %s", got)
 	}
 }
+
+// placed is a link to a sandbox that shares the host's paths.
+type placed struct {
+	*recorder
+	places map[string]string
+	files  map[string]string
+}
+
+func (p *placed) Info(context.Context) (link.Info, error) {
+	return link.Info{Places: p.places, Path: "/bin"}, nil
+}
+
+func (p *placed) WriteFile(ctx context.Context, path string, data []byte) error {
+	p.files[path] = string(data)
+	return p.Link.WriteFile(ctx, path, data)
+}
+
+// Where sandboxes share the host's paths, files name those, and the keeper itself
+// translates arguments and variables: it must not be given what it has translated.
+func TestPathsAreTranslatedOnce(t *testing.T) {
+	t.Parallel()
+	b := inProcess(t)
+	b.Runtime.Env = map[string]string{"AT": "{{home}}/x"}
+	b.Runtime.Files = map[string]string{".agent/settings": "{{workspace}} {{home}}"}
+	l := &placed{
+		recorder: &recorder{Link: b.Sandbox.Peer(t)}, files: map[string]string{},
+		places: map[string]string{sandbox.HomePath: "/data/home/agent", sandbox.WorkspacePath: "/data/workspace"},
+	}
+	out, err := b.Harness.Drive(t.Context(), harness.Job{
+		Session: "ses", Run: "r1", Epoch: b.Epoch, Runtime: b.Runtime, Input: []sojourn.Part{{Type: "text", Text: "@say hello"}},
+	}, &harnesstest.Port{Ledger: b.Ledger, Run: "r1", Peer: l})
+	if err != nil || out.State != sojourn.RunCompleted {
+		t.Fatalf("outcome %s, %v", harnesstest.Describe(out), err)
+	}
+	if got := l.started.Env["AT"]; got != sandbox.HomePath+"/x" {
+		t.Errorf("AT=%q, want the sandbox's path", got)
+	}
+	if got := l.files[sandbox.HomePath+"/.agent/settings"]; got != "/data/workspace /data/home/agent" {
+		t.Errorf("settings %q, want the host's paths", got)
+	}
+	if !strings.Contains(l.written.String(), `"cwd":"/data/workspace"`) {
+		t.Errorf("the conversation is not at the host's path: %s", l.written.String())
+	}
+}
