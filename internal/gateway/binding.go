@@ -29,7 +29,8 @@ type Binding struct {
 	// Admit is asked before each call. The sentence of its error is shown to the
 	// agent; its code makes the status. nil admits all.
 	Admit func(ctx context.Context) error
-	// Report is told of each call once, and of refusals at most once a second. Its
+	// Report is told of each call once, and of refusals at most once a second; of what
+	// cost nothing, refusals and failures, only of some when there are very many. Its
 	// context does not end with the request. nil means that nobody asks.
 	Report func(ctx context.Context, c Call) error
 	// MaxCalls bounds the requests at a time; 0 means 32.
@@ -52,7 +53,16 @@ type door struct {
 	kept    atomic.Int64 // bytes that its requests hold
 	mu      sync.Mutex
 	refused time.Time // when a refusal was last reported
+	free    int       // how many calls that cost nothing may still be reported
+	earned  time.Time // until when free was counted up
 }
+
+// Calls that cost nothing can be made as fast as they are answered, and what is
+// reported is kept for good.
+const (
+	freeReports = 200
+	freeEvery   = 10 * time.Second // one more
+)
 
 // Handler returns what answers the requests of one sandbox. All below /model belongs
 // to it.
@@ -62,7 +72,7 @@ func (g *Gateway) Handler(b Binding) http.Handler {
 	}
 	return &door{
 		Gateway: g, Binding: b, token: sha256.Sum256([]byte(b.Token)), slots: make(chan struct{}, b.MaxCalls),
-		log: g.log.With("session", b.Session, "lease_epoch", b.Epoch),
+		log: g.log.With("session", b.Session, "lease_epoch", b.Epoch), free: freeReports, earned: g.cfg.Now(),
 	}
 }
 
@@ -180,6 +190,23 @@ func (d *door) reportRefusal(ctx context.Context, c Call) {
 	}
 	d.mu.Unlock()
 	if !again {
+		d.reportFree(ctx, c)
+	}
+}
+
+// reportFree tells of a call that cost nothing, unless there were too many.
+func (d *door) reportFree(ctx context.Context, c Call) {
+	d.mu.Lock()
+	if more := int(c.Started.Sub(d.earned) / freeEvery); more > 0 {
+		d.free = min(d.free+more, freeReports)
+		d.earned = c.Started
+	}
+	tell := d.free > 0
+	if tell {
+		d.free--
+	}
+	d.mu.Unlock()
+	if tell {
 		d.report(ctx, c)
 	}
 }

@@ -286,7 +286,11 @@ func (c *call) end(f sojourn.ModelFailure, why string) {
 		c.fact.CostMicroCents = c.rt.price.Cost(c.fact)
 	}
 	c.fact.Duration = c.cfg.Now().Sub(c.fact.Started)
-	if c.op == generate {
+	switch {
+	case c.op != generate:
+	case f != "" && c.fact.InputTokens == 0 && c.fact.OutputTokens == 0:
+		c.reportFree(c.r.Context(), c.fact)
+	default:
 		c.report(c.r.Context(), c.fact)
 	}
 }
