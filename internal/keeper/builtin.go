@@ -140,7 +140,7 @@ func tarProgram(ctx context.Context, p Proc) int {
 		err = errors.New("the root directory has no name to copy it under")
 	}
 	if err == nil && len(names) == 0 {
-		err = errors.New("usage: " + link.ProgramTar + " PATH...")
+		err = errors.New("usage: " + link.ProgramTar + " PATH, or several")
 	}
 	var report tarball.Report
 	if err == nil {

@@ -18,8 +18,10 @@ import (
 const (
 	// maxName bounds a name in an archive, and what a link holds.
 	maxName = 4096
-	// maxDirs bounds the directories whose mode and time wait for the end.
-	maxDirs = 1 << 20
+	// maxDirs and maxDirBytes bound the directories whose mode and time wait for the
+	// end, and their names: a million long ones fit in a small archive.
+	maxDirs     = 1 << 20
+	maxDirBytes = 64 << 20
 )
 
 // Target says where an archive goes.
@@ -43,6 +45,7 @@ type extractor struct {
 	root   *os.Root
 	report *Report
 	dirs   []dirEnd
+	names  int // bytes of the names in dirs
 	buf    []byte
 }
 
@@ -209,8 +212,8 @@ func (x *extractor) directory(name string, h *tar.Header) error {
 			return err
 		}
 	}
-	if len(x.dirs) >= maxDirs {
-		return fmt.Errorf("there are more than %d directories", maxDirs)
+	if x.names += len(name); len(x.dirs) >= maxDirs || x.names > maxDirBytes {
+		return errors.New("there are too many directories")
 	}
 	x.dirs = append(x.dirs, dirEnd{name, x.mode(h), h.ModTime})
 	return nil

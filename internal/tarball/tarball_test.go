@@ -383,3 +383,28 @@ func BenchmarkCopyTree(b *testing.B) {
 	}
 	b.ReportMetric(ours.Seconds()/floor.Seconds(), "x-of-CopyFS")
 }
+
+// TestNamesOfDirectoriesTakeBoundedMemory: what is remembered of each until the end is
+// more than a compressed archive has to send for it.
+func TestNamesOfDirectoriesTakeBoundedMemory(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat(strings.Repeat("n", 250)+"/", 15)
+	const most = 64 << 20
+	r, w := io.Pipe()
+	go func() {
+		tw := tar.NewWriter(w)
+		h := &tar.Header{Name: long, Typeflag: tar.TypeDir, Mode: 0o755, Format: tar.FormatPAX}
+		for range 2 * most / len(long) {
+			if tw.WriteHeader(h) != nil {
+				return // as it should be
+			}
+		}
+		w.CloseWithError(tw.Close())
+	}()
+	var report tarball.Report
+	err := tarball.Extract(t.Context(), r, tarball.Target{Dir: t.TempDir()}, &report)
+	r.Close()
+	if err == nil || report.Files > most/(int64(len(long))-1) {
+		t.Errorf("%d directories were taken, %v", report.Files, err)
+	}
+}
