@@ -172,7 +172,7 @@ func (d *drive) askPatiently(q model.Request, say func(model.Delta)) (model.Repl
 		}
 		d.log("The model %s gave no reply: %v. It is asked again in %v.", d.endpoint.Model, err, pause.Round(time.Millisecond))
 		d.st.Attempt, d.st.Said = d.st.Attempt+1, false
-		if err := d.await(func(ctx context.Context) error { return sleep(ctx, pause) }); err != nil {
+		if _, err := await(d, func(ctx context.Context) (struct{}, error) { return struct{}{}, sleep(ctx, pause) }); err != nil {
 			return reply, err
 		}
 	}
@@ -200,34 +200,32 @@ func sleep(ctx context.Context, d time.Duration) error {
 }
 
 // ask asks once. What the model says while it comes goes to say, in the pump.
-func (d *drive) ask(q model.Request, say func(model.Delta)) (reply model.Reply, err error) {
-	err = d.await(func(ctx context.Context) error {
+func (d *drive) ask(q model.Request, say func(model.Delta)) (model.Reply, error) {
+	return await(d, func(ctx context.Context) (model.Reply, error) {
 		if d.cfg.Meter != nil {
 			if err := d.cfg.Meter.Admit(ctx, d.job); err != nil {
-				return &admitError{err}
+				return model.Reply{}, &admitError{err}
 			}
 		}
 		begun := time.Now()
-		var err error
-		reply, err = d.endpoint.Ask(ctx, q, func(p model.Delta) error {
+		reply, err := d.endpoint.Ask(ctx, q, func(p model.Delta) error {
 			if !d.post(ctx, func() error { say(p); return nil }) {
 				return context.Cause(ctx)
 			}
 			return nil
 		})
 		if d.cfg.Meter == nil {
-			return err
+			return reply, err
 		}
 		// What was used is owed, whatever has become of the turn.
 		told := d.cfg.Meter.Report(context.WithoutCancel(ctx), d.job, ModelCall{
 			Model: d.endpoint.Model, API: d.endpoint.API, Usage: reply.Usage, Duration: time.Since(begun), Err: err,
 		})
 		if told != nil && err == nil {
-			return &reportError{told}
+			err = &reportError{told}
 		}
-		return err
+		return reply, err
 	})
-	return reply, err
 }
 
 // crowded reports whether the conversation is about to become too long.

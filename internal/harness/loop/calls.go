@@ -209,18 +209,9 @@ func (d *drive) prepare(from, to int) ([]*task, error) {
 		if t.again || !t.tool.effects {
 			continue
 		}
-		var early *result
-		if t.tool.prepare != nil {
-			err := d.await(func(ctx context.Context) (err error) {
-				early, err = t.tool.prepare(ctx, t)
-				return err
-			})
-			if err != nil && d.ended(err) {
-				early, err = new(refusal(saidCancelled)), nil
-			}
-			if err != nil {
-				return nil, err
-			}
+		early, err := d.lookAhead(t)
+		if err != nil {
+			return nil, err
 		}
 		if early != nil {
 			d.conclude(t.index, *early)
@@ -235,6 +226,18 @@ func (d *drive) prepare(from, to int) ([]*task, error) {
 		return tasks, nil
 	}
 	return tasks, d.commit()
+}
+
+// lookAhead prepares a call that has effects. A result says that the call ends
+// with that.
+func (d *drive) lookAhead(t *task) (early *result, err error) {
+	if t.tool.prepare != nil {
+		early, err = await(d, func(ctx context.Context) (*result, error) { return t.tool.prepare(ctx, t) })
+	}
+	if d.st.Ending != "" && (err == nil || d.ended(err)) {
+		return new(refusal(saidCancelled)), nil
+	}
+	return early, err
 }
 
 // ended reports whether err only says that the turn is being ended.

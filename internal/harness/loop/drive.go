@@ -30,9 +30,10 @@ type drive struct {
 	link harness.Link
 	opts options
 
-	ctx     context.Context // ends with the drive
+	outer   context.Context // the caller's
+	ctx     context.Context // ends with the drive, too: whatever is being done is left as it is
 	stop    context.CancelFunc
-	work    context.Context // ends when the turn is to end, too
+	work    context.Context // ends when the turn is to end, too: whatever is being done is ended
 	endWork context.CancelCauseFunc
 	helpers sync.WaitGroup
 	news    chan func() error // from helpers, to be done by the owner
@@ -67,6 +68,7 @@ func newDrive(ctx context.Context, cfg Config, job harness.Job, port harness.Por
 	}
 	d.due.Stop()
 	d.deadline.Stop()
+	d.outer = ctx
 	d.ctx, d.stop = context.WithCancel(ctx)
 	d.work, d.endWork = context.WithCancelCause(d.ctx)
 	if !job.Deadline.IsZero() {
@@ -75,14 +77,15 @@ func newDrive(ctx context.Context, cfg Config, job harness.Job, port harness.Por
 	return d
 }
 
-// close ends everything that the drive has started, and waits.
+// close ends the drive's helpers, and waits for them. Commands go on in the
+// sandbox; MCP servers, which nobody could go on with, end.
 func (d *drive) close() {
-	d.endWork(errEnding)
+	d.stop()
+	d.helpers.Wait()
 	for _, s := range d.servers {
 		s.close()
 	}
-	d.stop()
-	d.helpers.Wait()
+	d.endWork(nil)
 	d.due.Stop()
 	d.deadline.Stop()
 }
@@ -319,18 +322,20 @@ func (d *drive) post(ctx context.Context, f func() error) bool {
 	}
 }
 
-// await runs f beside the pump, which goes on, and returns what f returned.
-func (d *drive) await(f func(ctx context.Context) error) error {
-	var result error
+// await runs f beside the pump, which goes on, and returns what f returned. The
+// error may be the pump's instead.
+func await[T any](d *drive, f func(ctx context.Context) (T, error)) (T, error) {
+	var result T
+	var failure error
 	done := false
 	d.helpers.Go(func() {
-		err := f(d.work)
-		d.post(d.ctx, func() error { result, done = err, true; return nil })
+		v, err := f(d.work)
+		d.post(d.ctx, func() error { result, failure, done = v, err, true; return nil })
 	})
 	if err := d.pump(func() bool { return done }); err != nil {
-		return err
+		failure = err
 	}
-	return result
+	return result, failure
 }
 
 // commit makes the batch durable, and then lets go of what was kept for it.

@@ -84,13 +84,13 @@ func (d *drive) equip() error {
 	if err := d.commit(); err != nil {
 		return err
 	}
-	err = d.await(func(ctx context.Context) error {
+	_, err = await(d, func(ctx context.Context) (struct{}, error) {
 		var all sync.WaitGroup
 		for _, s := range d.servers {
 			all.Go(func() { s.err = d.connect(ctx, s) })
 		}
 		all.Wait()
-		return nil
+		return struct{}{}, nil
 	})
 	if err != nil {
 		return err

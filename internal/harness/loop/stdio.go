@@ -47,7 +47,7 @@ func (s *stdio) Connect(context.Context) (mcp.Connection, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start it: %w", err)
 	}
-	p := &pipe{link: d.link, process: s.server.process, base: d.ctx}
+	p := &pipe{link: d.link, process: s.server.process, base: d.outer}
 	p.ctx, p.cancel = context.WithCancel(d.ctx)
 	return p, nil
 }
@@ -57,7 +57,7 @@ func (s *stdio) Connect(context.Context) (mcp.Connection, error) {
 type pipe struct {
 	link    harness.Link
 	process string
-	base    context.Context
+	base    context.Context // the drive's caller's, for the end
 	ctx     context.Context // ends with the pipe
 	cancel  context.CancelFunc
 	closing sync.Once
