@@ -82,7 +82,7 @@ func (b *box) run(k *keeper.Keeper, at *place) {
 // mapPath turns a path of the sandbox into one of the host.
 func (b *box) mapPath(p string) string {
 	p = path.Clean("/" + p)
-	for at, dir := range map[string]string{sandbox.WorkspacePath: "workspace", sandbox.HomePath: "home"} {
+	for at, dir := range map[string]string{sandbox.WorkspacePath: "workspace", sandbox.HomePath: "home", sandbox.SocketDir: "run"} {
 		if rest, ok := strings.CutPrefix(p+"/", at+"/"); ok {
 			return filepath.Join(b.dir, dir, rest)
 		}

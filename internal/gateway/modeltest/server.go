@@ -323,10 +323,11 @@ func (s *stream) last(name string, v any) {
 	}
 }
 
-// chunks cuts a text into about five pieces.
+// chunks cuts a text into about five pieces, a long one into more: no piece is longer
+// than what models send in one.
 func chunks(s string) (out []string) {
 	runes := []rune(s)
-	n := max(len(runes)/5, 8)
+	n := min(max(len(runes)/5, 8), 32)
 	for len(runes) > n {
 		out = append(out, string(runes[:n]))
 		runes = runes[n:]
