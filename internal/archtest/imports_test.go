@@ -22,7 +22,7 @@ var mayImport = map[string]string{
 	"sandbox/internal/inroot":   "",
 	"sandbox/internal/cgroup":   "",
 	"sandbox/internal/quota":    "",
-	"sandbox/internal/local":    "sandbox sandbox/internal/cgroup sandbox/internal/quota",
+	"sandbox/internal/local":    "sandbox sandbox/internal/cgroup sandbox/internal/nat sandbox/internal/quota",
 	"sandbox/internal/nat":      "",
 	"sandbox/internal/filter":   "",
 	"sandbox/process":           "sandbox sandbox/internal/filter sandbox/internal/local",

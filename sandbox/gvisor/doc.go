@@ -14,8 +14,9 @@
 //
 // # Invariants
 //
-//   - The sandbox has no network but its own loopback, and of the host's files only
-//     /usr, /opt, a few files of /etc, its workspace, its home and its layers.
+//   - The sandbox has no network but its own loopback, unless its spec asks for an
+//     interface, and of the host's files only /usr, /opt, a few files of /etc, its
+//     workspace, its home and its layers.
 //   - The driver makes no mounts on the host but that of a sandbox's disk, if it has a
 //     limit, which is undone with the sandbox. Without root
 //     every runsc is root in a user namespace of its own.

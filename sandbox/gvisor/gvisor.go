@@ -46,6 +46,8 @@ var (
 	_ sandbox.Warmer  = (*Driver)(nil)
 	_ sandbox.Cleaner = (*Driver)(nil)
 	_ sandbox.Resumer = (*Driver)(nil)
+
+	_ sandbox.Uninstaller = (*Driver)(nil)
 )
 
 // Open returns the driver of a directory. It does not try whether gVisor works here;
@@ -72,19 +74,19 @@ func Open(cfg Config) (*Driver, error) {
 		caps.Limits.Processes, caps.Limits.How = false, "Processes cannot be limited: this runsc has no flag --in-sandbox-cgroup."
 	}
 	caps.Images = cfg.Images != nil
-	if cfg.RawNetwork.IsValid() {
-		var err error
-		if l.network, err = openNetwork(cfg); err != nil {
-			return nil, err
-		}
+	var err error
+	if l.network, err = local.OpenNetwork(Name, cfg.Dir, cfg.RawNetwork, !l.unprivileged); err != nil {
+		return nil, err
+	}
+	if l.network != nil {
 		caps.Networks = append(caps.Networks, sandbox.NetworkNAT)
 	}
 	m, err := local.Open(Name, cfg.Dir, caps, l)
 	if err != nil {
-		return nil, errors.Join(err, l.close())
+		return nil, errors.Join(err, l.network.Close())
 	}
 	if err := l.roots.Prepare(m); err != nil {
-		return nil, errors.Join(fmt.Errorf("open %s driver: %w", Name, err), m.Close(), l.close())
+		return nil, errors.Join(fmt.Errorf("open %s driver: %w", Name, err), m.Close(), l.network.Close())
 	}
 	return &Driver{machine: m, launcher: l}, nil
 }
@@ -149,7 +151,7 @@ func (d *Driver) Leftovers() error { return d.machine.Leftovers() }
 func (d *Driver) ImagesInUse() (map[string]bool, error) { return d.machine.ImagesInUse() }
 
 // Close lets go of all sandboxes; they run on. It ends those that are ready.
-func (d *Driver) Close() error { return errors.Join(d.machine.Close(), d.launcher.close()) }
+func (d *Driver) Close() error { return errors.Join(d.machine.Close(), d.launcher.network.Close()) }
 
 // privileged reports whether this process may do all that runsc does as root. If not,
 // runsc has to enter a user namespace of its own first.

@@ -101,7 +101,7 @@ func (l *launcher) Kill(ctx context.Context, c *local.Cell) error {
 	if err := local.KillNaming(ctx, c.ID); err != nil {
 		return err
 	}
-	return l.detach(c)
+	return l.network.Detach(c.ID) // which the kernel may be about to do
 }
 
 func writeBundle(c *local.Cell, description *specs.Spec) error {

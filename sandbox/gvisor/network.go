@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,26 +17,18 @@ import (
 // then works on it.
 const networkMark = "network"
 
+// hasNetwork reports whether the sandbox of a cell has an interface.
+func hasNetwork(c *local.Cell) bool {
+	_, err := os.Lstat(filepath.Join(c.Private(), networkMark))
+	return err == nil
+}
+
 // networkOf is the value of runsc's flag for a cell.
 func networkOf(c *local.Cell) string {
-	if _, err := os.Lstat(filepath.Join(c.Private(), networkMark)); err == nil {
+	if hasNetwork(c) {
 		return "sandbox"
 	}
 	return "none"
-}
-
-// openNetwork opens the network of the sandboxes that ask for one. Links that are there with
-// a name belong to sandboxes that run, because a link ends with its namespace.
-func openNetwork(cfg Config) (*nat.Network, error) {
-	if !privileged() {
-		return nil, fmt.Errorf("open %s driver: network %q: only a server with root can make interfaces: %w",
-			Name, sandbox.NetworkNAT, sandbox.ErrUnsupported)
-	}
-	n, err := nat.Open(nat.Config{Server: filepath.Clean(cfg.Dir), Range: cfg.RawNetwork}, func(id string) bool { return id != "" })
-	if err != nil {
-		return nil, fmt.Errorf("open %s driver: %w", Name, err)
-	}
-	return n, nil
 }
 
 // attach prepares the network that a spec asks for, names it in the bundle, and returns what
@@ -64,18 +57,5 @@ func (l *launcher) attach(c *local.Cell, description *specs.Spec, spec sandbox.S
 	return func() { ns.Close() }, nil
 }
 
-// detach removes the link of a sandbox that has ended, which the kernel may be about to do.
-func (l *launcher) detach(c *local.Cell) error {
-	if l.network == nil {
-		return nil
-	}
-	return l.network.Detach(c.ID)
-}
-
-// close lets go of the network; links and rules stay.
-func (l *launcher) close() error {
-	if l.network == nil {
-		return nil
-	}
-	return l.network.Close()
-}
+// Uninstall removes the rules of the network; see sandbox.Uninstaller.
+func (d *Driver) Uninstall(context.Context) error { return d.launcher.network.Uninstall() }

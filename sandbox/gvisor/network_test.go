@@ -2,6 +2,7 @@ package gvisor_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -102,8 +104,22 @@ func TestNetworkReachesPublicAddressesOnly(t *testing.T) {
 	if got := reached.String(); got != public+"\n" {
 		t.Errorf("the sandbox reaches %q, want %s alone", got, public)
 	}
+	// What could not be resumed is not saved: that would end its processes for nothing.
+	if _, err := sb.(sandbox.Snapshotter).Snapshot(t.Context(), t.TempDir()); !errors.Is(err, sandbox.ErrUnsupported) || sb.Err() != nil {
+		t.Errorf("Snapshot = %v, and the sandbox says %v, want ErrUnsupported and that it runs", err, sb.Err())
+	}
 	if err := sb.Destroy(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+	if err := d.Uninstall(t.Context()); err != nil {
+		t.Errorf("Uninstall = %v", err)
+	}
+	nft, err := nftables.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tables, err := nft.ListTables(); err != nil || len(tables) != 0 {
+		t.Errorf("after Uninstall there are the tables %v, %v", tables, err)
 	}
 	all, err := net.Interfaces()
 	if err != nil {

@@ -103,6 +103,9 @@ func awaitCommands(ctx context.Context, id string) error {
 // Build is what the cell's processes run on. It must still be so, because a restore reads
 // programs and libraries anew from where they are.
 func (l *launcher) Build(_ context.Context, c *local.Cell) (string, error) {
+	if hasNetwork(c) { // see Usable; its processes are not ended for nothing
+		return "", errNetwork
+	}
 	b, err := os.ReadFile(filepath.Join(c.Private(), buildName))
 	if errors.Is(err, os.ErrNotExist) {
 		return "", fmt.Errorf("the sandbox was made by an earlier version: %w", sandbox.ErrUnsupported)
@@ -125,10 +128,14 @@ func (l *launcher) Build(_ context.Context, c *local.Cell) (string, error) {
 	return n.Build.String(), nil
 }
 
+// errNetwork reports a sandbox whose processes are not saved, because they could not be
+// resumed: their connections are in a network stack of their own.
+var errNetwork = fmt.Errorf("processes of a sandbox with a network interface cannot be saved: %w", sandbox.ErrUnsupported)
+
 // Usable compares what the snapshot was made on with what there is.
 func (l *launcher) Usable(ctx context.Context, spec sandbox.Spec) error {
 	if spec.Network != sandbox.NetworkNone {
-		return fmt.Errorf("processes with a network interface are not resumed: %w", sandbox.ErrUnsupported)
+		return errNetwork
 	}
 	was, err := parseBuild(spec.Resume.Snapshot.Build)
 	if err != nil {

@@ -98,7 +98,7 @@ func (l *launcher) Kill(ctx context.Context, c *local.Cell) error {
 	if err := p.Wait(ctx); err != nil {
 		return err
 	}
-	return l.detach(c)
+	return l.network.Detach(c.ID) // which the kernel may be about to do
 }
 
 func (l *launcher) start(c *local.Cell, initEnd *os.File) (*os.Process, error) {

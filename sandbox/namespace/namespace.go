@@ -55,19 +55,19 @@ func Open(cfg Config) (*Driver, error) {
 	l := &launcher{roots: local.NewRoots(filepath.Clean(cfg.Dir), cfg.Images), executable: cfg.Executable, privileged: privileged()}
 	caps := capabilities(!l.privileged)
 	caps.Images = cfg.Images != nil
-	if cfg.RawNetwork.IsValid() {
-		var err error
-		if l.network, err = openNetwork(cfg); err != nil {
-			return nil, err
-		}
+	var err error
+	if l.network, err = local.OpenNetwork(Name, cfg.Dir, cfg.RawNetwork, l.privileged); err != nil {
+		return nil, err
+	}
+	if l.network != nil {
 		caps.Networks = append(caps.Networks, sandbox.NetworkNAT)
 	}
 	m, err := local.Open(Name, cfg.Dir, caps, l)
 	if err != nil {
-		return nil, errors.Join(err, l.close())
+		return nil, errors.Join(err, l.network.Close())
 	}
 	if err := l.roots.Prepare(m); err != nil {
-		return nil, errors.Join(fmt.Errorf("open %s driver: %w", Name, err), m.Close(), l.close())
+		return nil, errors.Join(fmt.Errorf("open %s driver: %w", Name, err), m.Close(), l.network.Close())
 	}
 	return &Driver{machine: m, launcher: l}, nil
 }
@@ -126,7 +126,7 @@ func (d *Driver) Leftovers() error { return d.machine.Leftovers() }
 func (d *Driver) ImagesInUse() (map[string]bool, error) { return d.machine.ImagesInUse() }
 
 // Close lets go of all sandboxes; they run on. It ends those that are ready.
-func (d *Driver) Close() error { return errors.Join(d.machine.Close(), d.launcher.close()) }
+func (d *Driver) Close() error { return errors.Join(d.machine.Close(), d.launcher.network.Close()) }
 
 // privileged reports whether this process may map users and mounts as root does. If
 // not, the sandbox's root is this process's own user.

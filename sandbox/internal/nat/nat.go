@@ -102,8 +102,11 @@ func Open(cfg Config, keep func(id string) bool) (*Network, error) {
 }
 
 // Close lets go of the network; links and rules stay. It may be called twice, and not beside
-// other methods.
+// other methods. A nil network, of a server that has none, has nothing to let go of.
 func (n *Network) Close() error {
+	if n == nil {
+		return nil
+	}
 	if n.links != nil {
 		n.links.Close()
 		n.links = nil
@@ -227,8 +230,11 @@ func furnish(ns netns.NsHandle, a Address) error {
 	return nil
 }
 
-// Detach removes the link of an id. It is no error when there is none.
+// Detach removes the link of an id. It is no error when there is none, as in a nil network.
 func (n *Network) Detach(id string) error {
+	if n == nil {
+		return nil
+	}
 	return n.remove(func(alias string) bool { return alias == id })
 }
 

@@ -226,7 +226,11 @@ func (n *Network) Counts() (Counts, error) {
 }
 
 // Uninstall removes the rules and all links: the server will not have such a network again.
+// A nil network has none.
 func (n *Network) Uninstall() error {
+	if n == nil {
+		return nil
+	}
 	err := n.remove(func(string) bool { return true })
 	c, connErr := n.conn()
 	if connErr != nil {
