@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -147,10 +150,37 @@ func (r *registries) puller(ref name.Reference) (*remote.Puller, error) {
 	if r.known[ref.Context().RegistryStr()] {
 		way = r.transport
 	}
+	if !r.mayBePlain(ref.Context().RegistryStr()) {
+		way = onlyTLS{way}
+	}
 	return remote.NewPuller(
 		remote.WithAuth(auth), remote.WithTransport(way), remote.WithUserAgent(userAgent),
 		remote.WithRetryBackoff(remote.Backoff{Duration: 200 * time.Millisecond, Factor: 3, Jitter: 0.1, Steps: 3}),
 	)
+}
+
+// mayBePlain reports whether a registry may be spoken to without TLS. Left to itself, the
+// client falls back to that for private addresses, and would show the credentials to
+// whoever answers there.
+func (r *registries) mayBePlain(host string) bool {
+	if slices.ContainsFunc(r.insecure, func(h string) bool { return canonicalHost(h) == host }) {
+		return true
+	}
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	a, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return host == "localhost" || err == nil && a.IsLoopback()
+}
+
+// onlyTLS refuses requests without it, whoever points there.
+type onlyTLS struct{ http.RoundTripper }
+
+func (t onlyTLS) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.URL.Scheme != "https" {
+		return nil, fmt.Errorf("%s is not asked without TLS: the configuration does not name the registry under insecure", req.URL.Host)
+	}
+	return t.RoundTripper.RoundTrip(req)
 }
 
 // plain makes an error of a registry short: its page, and who asked for what, stay out.
