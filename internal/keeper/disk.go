@@ -19,7 +19,7 @@ func (k *Keeper) sync() error {
 	}
 	done := make(map[uint64]bool)
 	for _, dir := range append([]string{k.info.Cwd}, syncDirs...) {
-		err := syncDir(dir, done)
+		err := syncDir(k.mapPath(dir), done)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("sync %s: %w", dir, err)
 		}

@@ -111,7 +111,7 @@ func describe(cfg Config) link.Info {
 		info.Path = os.Getenv("PATH")
 	}
 	if wd, err := os.Getwd(); err == nil {
-		info.Cwd = wd
+		info.Cwd = cfg.Places.inside(wd)
 	}
 	for _, path := range []string{os.Getenv("SHELL"), "/bin/bash", "/usr/bin/bash"} {
 		if st, err := os.Stat(path); err == nil && st.Mode()&0o111 != 0 && !st.IsDir() {

@@ -35,6 +35,18 @@ func (ps Places) find(p string) (host string, found bool) {
 	return host, longest >= 0
 }
 
+// inside is the inverse of Map: what a directory of the host is called in the protocol.
+func (ps Places) inside(host string) string {
+	inside, longest := host, -1
+	for _, place := range ps {
+		rest, ok := strings.CutPrefix(host+"/", place.Host+"/")
+		if ok && len(place.Host) > longest {
+			inside, longest = strings.TrimSuffix(place.Inside+"/"+rest, "/"), len(place.Host)
+		}
+	}
+	return inside
+}
+
 // words translates arguments that are paths in a place. A path within a longer text
 // is the program's own affair.
 func (ps Places) words(argv []string) []string {

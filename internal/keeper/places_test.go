@@ -18,6 +18,22 @@ func TestPlacesMapPaths(t *testing.T) {
 	}
 }
 
+// TestPlacesAreMappedBack has a place around the directory that others lie in, as /tmp is
+// when the server keeps its data there: a path that was mapped once is not mapped again.
+func TestPlacesAreMappedBack(t *testing.T) {
+	ps := append(Places{{"/tmp", "/tmp/data/t"}, {"/srv", "/tmp/data/w"}}, testPlaces...)
+	for in, want := range map[string]string{
+		"/srv/w": "/workspace", "/srv/w/a": "/workspace/a", "/tmp/data/w": "/srv", "/other": "/workspace/deep", "/": "/", "/srv/wide": "/srv/wide",
+	} {
+		if got := ps.inside(in); got != want {
+			t.Errorf("inside(%s) = %s, want %s", in, got, want)
+		}
+	}
+	if got := ps.Map(ps.inside("/tmp/data/w")); got != "/tmp/data/w" {
+		t.Errorf("there and back = %s", got)
+	}
+}
+
 func TestPlacesAreFoundInWordsAndVariables(t *testing.T) {
 	argv := []string{"cat", "/workspace/in", "-o/workspace/x", "see /workspace", "/workspace/"}
 	want := []string{"cat", "/srv/w/in", "-o/workspace/x", "see /workspace", "/srv/w/"}
