@@ -30,6 +30,7 @@ var mayImport = map[string]string{
 	"sandbox/gvisor/gvisortest": "",
 	"sandbox/namespace":         "sandbox sandbox/internal/filter sandbox/internal/inroot sandbox/internal/local sandbox/internal/nat",
 	"sandbox/docker":            "sandbox sandbox/internal/local",
+	"sandbox/docker/dockertest": "",
 	"sandbox/warm":              "sandbox",
 	"sandbox/fake":              "internal/keeper internal/link sandbox",
 	"sandbox/sandboxtest":       ". internal/checkpoint internal/egress internal/keeper internal/link sandbox",

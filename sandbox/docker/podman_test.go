@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"testing"
+
+	"github.com/sojourn-dev/sojourn/sandbox/docker/dockertest"
 )
 
 // podmanTests are the tests that run again on Podman.
@@ -27,7 +29,7 @@ func TestPodman(t *testing.T) {
 		t.Skipf("SKIPPED: Podman's service does not start here: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := e.stop(); err != nil {
+		if err := e.Stop(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -36,50 +38,34 @@ func TestPodman(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), self, "-test.run="+podmanTests, "-test.v", "-test.short", "-test.parallel=2")
-	cmd.Env = append(os.Environ(), hostVariable+"="+e.host())
+	cmd.Env = append(os.Environ(), hostVariable+"="+e.Host())
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("on Podman: %v\n%s", err, out)
 	}
 }
 
-const podmanSocket = "podman.sock"
-
-// podman is Podman's service with all of its state in one directory.
-type podman struct {
-	testEngine
-	service *exec.Cmd
-}
-
-func (p *podman) host() string { return "unix://" + p.path(podmanSocket) }
-
-func startPodman() (_ *podman, err error) {
-	dir, err := os.MkdirTemp("", "podman-")
+// startPodman starts Podman's service.
+func startPodman() (_ *dockertest.Engine, err error) {
+	e, err := dockertest.New("podman-", "podman.sock")
 	if err != nil {
 		return nil, err
 	}
-	p := &podman{testEngine: testEngine{dir: dir}}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, p.stop())
+			err = errors.Join(err, e.Stop())
 		}
 	}()
-	settings := fmt.Sprintf("[engine]\nlock_type = \"file\"\ntmp_dir = %q\nevents_logger = \"file\"\nruntime = \"runc\"\ncgroup_manager = \"cgroupfs\"\n", p.path("tmp"))
-	if err := os.WriteFile(p.path("containers.conf"), []byte(settings), 0o600); err != nil {
+	settings := fmt.Sprintf("[engine]\nlock_type = \"file\"\ntmp_dir = %q\nevents_logger = \"file\"\nruntime = \"runc\"\ncgroup_manager = \"cgroupfs\"\n", e.Path("tmp"))
+	if err := os.WriteFile(e.Path("containers.conf"), []byte(settings), 0o600); err != nil {
 		return nil, err
 	}
 	for _, storage := range []string{"overlay", "vfs"} {
-		p.service = p.command("podman", "--root", p.path("root"), "--runroot", p.path("run"), "--storage-driver", storage,
-			"system", "service", "--time", "0", p.host())
-		p.service.Env = append(p.service.Env, "CONTAINERS_CONF="+p.path("containers.conf"))
-		if err = p.start(p.service, p.path(podmanSocket)); err == nil {
-			return p, nil
+		service := e.Command("podman", "--root", e.Path("root"), "--runroot", e.Path("run"), "--storage-driver", storage,
+			"system", "service", "--time", "0", e.Host())
+		service.Env = append(service.Env, "CONTAINERS_CONF="+e.Path("containers.conf"))
+		if err = e.Run(service, e.Path("podman.sock")); err == nil {
+			return e, nil
 		}
 	}
 	return nil, err
-}
-
-// stop ends the service and removes all of it.
-func (p *podman) stop() error {
-	p.dockerd = p.service
-	return p.testEngine.stop()
 }
