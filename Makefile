@@ -23,7 +23,7 @@ AGENTS ?= all
 
 .PHONY: help
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## build bin/sojourn; the first time takes minutes, because gVisor is compiled in
@@ -79,6 +79,10 @@ bench: ## the benchmarks, each beside its limit (BENCHTIME=1s)
 		grep -qs '^func Benchmark' "$$dir"/*_test.go || continue; \
 		$(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) "$$dir"; \
 	done
+
+.PHONY: bench-sandbox
+bench-sandbox: build ## every sandbox driver beside runsc, bwrap and docker, in one table; minutes
+	SOJOURN_BENCH_SANDBOX=$(CURDIR)/bin/sojourn $(GO) test -count=1 -timeout 10m -run '^$$' -bench '^BenchmarkSandboxes$$' -benchtime 1x -v ./cmd/sojourn
 
 .PHONY: chaos
 chaos: ## kill server, keeper, agent and sandbox KILLS (200) times and check the guarantees

@@ -122,7 +122,7 @@ func (e *Engine) cgroup() string { return "/" + filepath.Base(e.Dir) }
 // Command prepares a program that ends with this thread.
 func (e *Engine) Command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(name, args...)
-	cmd.Env = append(os.Environ(), "TMPDIR="+e.Dir)
+	cmd.Dir, cmd.Env = e.Dir, append(os.Environ(), "TMPDIR="+e.Dir) // some leave files where they are
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: unix.SIGTERM}
 	return cmd
 }
