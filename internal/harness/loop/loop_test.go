@@ -46,7 +46,7 @@ func eachAPI(t *testing.T, f func(*testing.T, model.API)) {
 
 // asks makes calls need consent.
 func asks(_ *loop.Config, r *harness.Runtime) {
-	r.Settings = append(r.Settings, harness.Setting{ID: "approvals", Value: "ask"})
+	r.Approvals = harness.ApprovalsAsk
 }
 
 func file(t testing.TB, b *harnesstest.Bench, name string) string {
@@ -205,6 +205,17 @@ func TestSlowCommandIsEnded(t *testing.T) {
 	b.Completed(t, "r1", `@call shell {"command":"echo begun; sleep 600","timeout_seconds":1}`+"\n--\nsay end")
 	if got := results(m.last()); len(got) != 1 || !strings.Contains(got[0], "begun") || !strings.Contains(got[0], "longer than 1s") {
 		t.Errorf("results %q, want what it said and why it was ended", got)
+	}
+}
+
+func TestBackgroundProgramGoesOn(t *testing.T) {
+	t.Parallel()
+	m := newMock(t)
+	b := newBench(t, m, model.Chat)
+	b.Completed(t, "r1", `@call shell {"command":"sleep 600 >/dev/null 2>&1 & echo $! > pid"}`+"\n--\nsay begun")
+	b.Completed(t, "r2", `@call shell {"command":"kill -0 $(cat pid) && echo alive; kill $(cat pid)"}`+"\n--\nsay end")
+	if got := results(m.last()); len(got) != 2 || got[1] != "alive" {
+		t.Errorf("results %q, want a program that outlives its shell and its turn", got)
 	}
 }
 
@@ -418,6 +429,24 @@ func TestExpiredQuestionIsNoConsent(t *testing.T) {
 	}
 	if got := file(t, b, "a"); !strings.HasPrefix(got, "(") {
 		t.Errorf("the call was done: %q", got)
+	}
+}
+
+func TestRowChoosesModelAndInstructions(t *testing.T) {
+	t.Parallel()
+	m := newMock(t)
+	var asked []string
+	b := newBench(t, m, model.Responses, func(c *loop.Config, r *harness.Runtime) {
+		c.Models = func(name string) (model.Endpoint, error) {
+			asked = append(asked, name)
+			return m.endpoint(model.Responses), nil
+		}
+		r.Model = "large"
+		r.Settings = []harness.Setting{{ID: "instructions", Value: "Speak like a sailor."}}
+	})
+	b.Completed(t, "r1", "@say ahoy")
+	if !slices.Equal(asked, []string{"large"}) || !bytes.Contains(m.last(), []byte("Speak like a sailor.")) {
+		t.Errorf("asked for the models %q with %s", asked, m.last())
 	}
 }
 

@@ -15,22 +15,17 @@ Do what is asked, wholly, and nothing beside it. Look before you change: read th
 
 For work of several steps keep a plan with the tool for that. Write to the person in their language, briefly and exactly: what you did, what came of it, what is open. Do not claim what you have not seen.`
 
-// options are what a runtime's row says of the loop, in its settings.
+// options are what a runtime's row says of the loop.
 type options struct {
-	model string // "model": the name to take when the session has none
-	ask   bool   // "approvals" is "ask": calls with effects need a person's consent
-	more  string // "instructions": added to ours
+	model string // to take when the session names none
+	ask   bool   // calls with effects need a person's consent
+	more  string // the setting "instructions": added to ours
 }
 
 func readOptions(job harness.Job) options {
-	var o options
+	o := options{model: job.Runtime.Model, ask: job.Runtime.Approvals == harness.ApprovalsAsk}
 	for _, s := range job.Runtime.Settings {
-		switch s.ID {
-		case "model":
-			o.model = s.Value
-		case "approvals":
-			o.ask = s.Value == "ask"
-		case "instructions":
+		if s.ID == "instructions" {
 			o.more = s.Value
 		}
 	}
