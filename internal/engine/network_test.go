@@ -2,12 +2,15 @@ package engine_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"testing"
 
 	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/internal/engine"
+	"github.com/sojourn-dev/sojourn/internal/keeper"
 	"github.com/sojourn-dev/sojourn/internal/servertest"
 )
 
@@ -58,7 +61,9 @@ func (g *slowGate) SetPolicy(p sojourn.NetworkPolicy) {
 	g.e.policy = p
 }
 
-func (g *slowGate) Env() map[string]string { return nil }
+func (g *slowGate) Env() map[string]string {
+	return map[string]string{"HTTP_PROXY": "http://the-way-out"}
+}
 
 // Close tells what was decided last, as the proxy does.
 func (g *slowGate) Close() error {
@@ -92,6 +97,33 @@ func TestNarrowingMeetsASandboxThatComesUp(t *testing.T) {
 	<-changed
 	s.want("mode in force", e.mode(), sojourn.NetworkNone)
 	s.want("run", s.ended(id).State, "completed")
+}
+
+// TestShellsFindTheWayOut: what somebody runs in a sandbox reaches as much as the
+// agent in it does.
+func TestShellsFindTheWayOut(t *testing.T) {
+	e := newSlowEgress()
+	e.open <- struct{}{}
+	s := begin(t, servertest.Config{Egress: e, Programs: map[string]keeper.Program{
+		"proxy": func(_ context.Context, p keeper.Proc) int {
+			fmt.Fprint(p.Stdout, slices.Contains(p.Env, "HTTP_PROXY=http://the-way-out"))
+			return 0
+		},
+	}})
+	ref := engine.Ref{Project: sojourn.DefaultProject, ID: sojourn.SessionID(s.id)}
+	v, err := s.Server.Server.Engine.Visit(t.Context(), ref, patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Close()
+	shell, err := v.Shell(t.Context(), engine.OpenShell{Argv: []string{"proxy"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, _, _, err := shell.Next(t.Context())
+	if err != nil || len(out) == 0 || string(out[0].Data) != "true" {
+		t.Errorf("a shell with the variables of the way out: %v, %v", out, err)
+	}
 }
 
 // TestLastNetworkDecisionsAreWrittenWhenTheServerStops: what a gate says while the

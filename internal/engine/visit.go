@@ -109,6 +109,7 @@ func (v *Visit) Close() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(v.ctx), leavePatience)
 		defer cancel()
 		v.e.touch(ctx, v.c, (*sojourn.Decision).VisitLease)
+		v.e.noteLimits(ctx, v.c)
 		v.e.wg.Done()
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -153,6 +154,7 @@ func (v *Visit) startShell(ctx context.Context, o OpenShell) (*Process, error) {
 			"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		},
 	}
+	maps.Copy(s.Env, v.c.gate.env())
 	if o.TTY {
 		// A screen that nobody looks at must not stop the program behind it; bytes
 		// in a pipe must not get lost.
