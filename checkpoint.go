@@ -98,7 +98,12 @@ type Checkpoint struct {
 // Restorable reports whether a fresh sandbox can continue from the checkpoint
 // in a session whose repository base is base.
 func (c Checkpoint) Restorable(base string) bool {
-	return c.State == CheckpointSealed && c.Conversation == FidelityExact && c.treeRestorable(base)
+	return c.State == CheckpointSealed && c.Whole(base)
+}
+
+// Whole reports whether the checkpoint is restorable as soon as it is sealed.
+func (c Checkpoint) Whole(base string) bool {
+	return c.Conversation == FidelityExact && c.treeRestorable(base)
 }
 
 func (c Checkpoint) treeRestorable(base string) bool {

@@ -73,16 +73,29 @@ func (d *Decision) SealDrain(c Checkpoint, n CaptureNotes, to LeaseState) error 
 	if err := d.next(c); err != nil {
 		return err
 	}
-	sealed := c
-	sealed.State = CheckpointSealed
 	lost := d.facts.Head == nil && (d.facts.Session.Worked || d.facts.Unsaved())
-	if sealed.Restorable(d.facts.Session.Base) || lost {
+	if c.Whole(d.facts.Session.Base) || lost {
 		d.sealHead(c, "", "", n)
 	} else {
 		d.AbandonCheckpoint(c)
 		d.emit(EventCheckpointFailed, "", "", failedCapture(c, n))
 	}
 	return d.EndLease(c.Epoch, to, d.facts.Lease.EndReason)
+}
+
+// CallOffDrain gives a draining lease back to the session, because c, which was
+// captured from it, is not whole: to end it would lose what is missing.
+func (d *Decision) CallOffDrain(c Checkpoint, n CaptureNotes) error {
+	if err := d.draining(c.Epoch); err != nil {
+		return err
+	}
+	l := *d.facts.Lease
+	l.State, l.EndReason, l.SaveProcesses = LeaseHeld, "", false
+	d.putLease(l)
+	d.AbandonCheckpoint(c)
+	d.emit(EventCheckpointFailed, "", "", failedCapture(c, n))
+	d.attached(l)
+	return nil
 }
 
 // next refuses a checkpoint that cannot be sealed now.

@@ -82,7 +82,7 @@ func (d *Decision) HoldLease(epoch int64, handle json.RawMessage, restored Check
 		return err
 	}
 	l := *d.facts.Lease
-	if !l.State.CanMove(LeaseHeld) {
+	if l.State != LeaseRequested {
 		return Errorf(CodeWorkspaceExpired, "Lease epoch %d is %s.", epoch, l.State)
 	}
 	if err := d.carries(restored); err != nil {
@@ -98,11 +98,16 @@ func (d *Decision) HoldLease(epoch int64, handle json.RawMessage, restored Check
 		}
 		d.emit(EventWorkspaceRestored, "", "", payload)
 	}
+	d.attached(l)
+	return nil
+}
+
+// attached says that a lease is held, and has it tended to at its deadline.
+func (d *Decision) attached(l Lease) {
 	d.emit(EventWorkspaceAttached, "", "", map[string]any{
-		"epoch": epoch, "isolation": l.Isolation, "expiresAt": instant(l.Deadline()),
+		"epoch": l.Epoch, "isolation": l.Isolation, "expiresAt": instant(l.Deadline()),
 	})
 	d.order(WorkLease, string(l.Session), l.Deadline())
-	return nil
 }
 
 // carries refuses a sandbox that does not start from where the session stands.

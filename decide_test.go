@@ -146,7 +146,14 @@ func runCommands(f Facts) []command {
 func leaseCommands() []command {
 	commands := []command{
 		{"RequestLease", "", func(d *Decision) error { _, err := d.RequestLease("fake", "none", Terms{}); return err }},
-		{"HoldLease", "held", func(d *Decision) error { return d.HoldLease(1, []byte(`{}`), "") }},
+		{"HoldLease", "", func(d *Decision) error { return d.HoldLease(1, []byte(`{}`), "") }},
+		{"DrainLease", "", func(d *Decision) error { return d.DrainLease(1, "suspended", true) }},
+		{"SealDrain", "", func(d *Decision) error {
+			return d.SealDrain(capture(d.Facts(), FidelityExact, FidelityPortableTree), CaptureNotes{}, LeaseReleased)
+		}},
+		{"CallOffDrain", "", func(d *Decision) error {
+			return d.CallOffDrain(capture(d.Facts(), FidelityExact, FidelityNone), CaptureNotes{})
+		}},
 		{"SetConversation", "", func(d *Decision) error { return d.SetConversation(1, "agent-session") }},
 		{"TouchLease", "", func(d *Decision) error {
 			if !d.TouchLease(1) {

@@ -37,7 +37,7 @@ const (
 var leaseMoves = map[LeaseState][]LeaseState{
 	LeaseRequested: {LeaseHeld, LeaseReleased, LeaseLost},
 	LeaseHeld:      {LeaseDraining, LeaseReleased, LeaseExpired, LeaseLost},
-	LeaseDraining:  {LeaseReleased, LeaseExpired, LeaseLost},
+	LeaseDraining:  {LeaseHeld, LeaseReleased, LeaseExpired, LeaseLost}, // held: called off
 	LeaseReleased:  nil,
 	LeaseExpired:   nil,
 	LeaseLost:      nil,

@@ -185,6 +185,13 @@ var modelCommands = map[string]func(*rapid.T, *world) func(*Decision) error{
 			return err
 		}
 	},
+	"call off drain": func(t *rapid.T, w *world) func(*Decision) error {
+		c, ok := w.aCheckpoint(t)
+		if !ok {
+			return func(*Decision) error { return nil }
+		}
+		return func(d *Decision) error { return d.CallOffDrain(asSeen(d, c), CaptureNotes{}) }
+	},
 	"seal drain": func(t *rapid.T, w *world) func(*Decision) error {
 		c, ok := w.aCheckpoint(t)
 		if !ok {

@@ -34,7 +34,7 @@ var machines = map[string]string{
 	"LeaseState": `
 		requested → held released lost
 		held → draining released expired lost
-		draining → released expired lost
+		draining → held released expired lost
 		released →
 		expired →
 		lost →`,

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sojourn-dev/sojourn"
+	"github.com/sojourn-dev/sojourn/internal/checkpoint"
 	"github.com/sojourn-dev/sojourn/internal/store"
 	"github.com/sojourn-dev/sojourn/sandbox"
 )
@@ -87,18 +88,52 @@ func (e *Engine) drainNow(ctx context.Context, id sojourn.SessionID) error {
 	if err != nil {
 		return fmt.Errorf("reach the sandbox of a draining lease: %w", err)
 	}
-	saved, lost := e.saveProcesses(ctx, facts, c)
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+	f, err := e.beginDrain(ctx, facts, c)
+	if err != nil {
+		return err
 	}
-	return e.sealDrain(ctx, facts, c, saved, lost)
+	// What was asked for and is not due yet is not worth the loss of files.
+	asked := drainedState(l.EndReason) == sojourn.LeaseReleased && !ended(c.box)
+	if asked || !l.SaveProcesses {
+		if err := f.capture(ctx); err != nil {
+			return err
+		}
+		if asked && !f.ck.Whole(facts.Session.Base) && f.holdsWork() {
+			return f.callOff(ctx)
+		}
+	}
+	lost := ""
+	if l.SaveProcesses {
+		var saved *sojourn.ProcessState
+		if saved, lost = e.saveProcesses(ctx, facts, c); ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err := f.capture(ctx); err != nil { // what they have written since
+			return err
+		}
+		f.ck.Processes = saved
+	}
+	return e.drained(ctx, facts, func(_ *store.Tx, d *sojourn.Decision) error {
+		if lost != "" {
+			d.LoseProcesses(l.Epoch, lost)
+		}
+		return d.SealDrain(f.ck, f.notes, drainedState(l.EndReason))
+	})
 }
 
-// sealDrain captures the files of a draining lease and ends it.
-func (e *Engine) sealDrain(ctx context.Context, facts sojourn.Facts, c *compute, saved *sojourn.ProcessState, lost string) error {
+// drainedFiles are the files of a draining lease on their way into a checkpoint.
+type drainedFiles struct {
+	e     *Engine
+	facts sojourn.Facts // its head is what the next capture builds on
+	c     *compute
+	begun sojourn.Checkpoint
+	ck    sojourn.Checkpoint // as of the last capture
+	notes sojourn.CaptureNotes
+}
+
+func (e *Engine) beginDrain(ctx context.Context, facts sojourn.Facts, c *compute) (*drainedFiles, error) {
 	l := *facts.Lease
-	row, _ := e.runtime(facts.Session.Runtime)
-	var ck sojourn.Checkpoint
+	f := &drainedFiles{e: e, facts: facts, c: c}
 	err := e.decide(ctx, l.Session, func(tx *store.Tx, d *sojourn.Decision) error {
 		old, err := tx.CapturingCheckpoints(l.Session)
 		if err != nil {
@@ -107,35 +142,72 @@ func (e *Engine) sealDrain(ctx context.Context, facts sojourn.Facts, c *compute,
 		for _, c := range old {
 			d.AbandonCheckpoint(c)
 		}
-		ck, err = d.BeginDrain(newID[sojourn.CheckpointID](), l.Epoch)
+		f.begun, err = d.BeginDrain(newID[sojourn.CheckpointID](), l.Epoch)
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	var notes sojourn.CaptureNotes
-	got, err := e.captureAgain(ctx, c, facts, row)
+	return f, err
+}
+
+// capture captures the files as they are now. A later one takes the place of an
+// earlier one, and stores no byte a second time. The error is that of ctx; what
+// cannot be captured is said in the checkpoint.
+func (f *drainedFiles) capture(ctx context.Context) error {
+	l, stored := *f.facts.Lease, f.ck.Stored
+	row, _ := f.e.runtime(f.facts.Session.Runtime)
+	f.ck, f.notes = f.begun, sojourn.CaptureNotes{}
+	got, err := f.e.captureAgain(ctx, f.c, f.facts, row)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	if err != nil {
-		e.log.Error("capture a draining lease", "session", l.Session, "lease_epoch", l.Epoch, "error", err)
-		ck.Conversation, ck.ConversationReason = sojourn.FidelityResultOnly, "capture_failed"
-		ck.Workspace, ck.WorkspaceReason = sojourn.FidelityNone, "capture_failed"
-	} else {
-		ck.AgentConversation, ck.Processes = l.Conversation, saved
-		notes = describe(&ck, got, len(row.State) > 0)
-		if !facts.Session.Worked && got.Conversation.Exact { // no agent was there yet: nothing is all of it
-			ck.Conversation, ck.ConversationReason = sojourn.FidelityExact, ""
-		}
+		f.e.log.Error("capture a draining lease", "session", l.Session, "lease_epoch", l.Epoch, "error", err)
+		f.ck.Conversation, f.ck.ConversationReason = sojourn.FidelityResultOnly, "capture_failed"
+		f.ck.Workspace, f.ck.WorkspaceReason = sojourn.FidelityNone, "capture_failed"
+		return nil
 	}
-	return e.drained(ctx, facts, func(_ *store.Tx, d *sojourn.Decision) error {
-		if lost != "" {
-			d.LoseProcesses(l.Epoch, lost)
-		}
-		return d.SealDrain(ck, notes, drainedState(l.EndReason))
-	})
+	f.ck.AgentConversation = l.Conversation
+	f.notes = describe(&f.ck, got, len(row.State) > 0)
+	f.ck.Stored += stored
+	if !f.facts.Session.Worked && got.Conversation.Exact { // no agent was there yet: nothing is all of it
+		f.ck.Conversation, f.ck.ConversationReason = sojourn.FidelityExact, ""
+	}
+	f.facts.Head = &sojourn.Checkpoint{Root: f.ck.Root, RootBytes: f.ck.RootBytes}
+	return nil
 }
+
+// holdsWork reports whether the sandbox may hold anything that could be lost.
+func (f *drainedFiles) holdsWork() bool {
+	return f.facts.Session.Worked || f.facts.Session.Head != "" || f.facts.Unsaved()
+}
+
+// callOff gives the lease back, and returns why.
+func (f *drainedFiles) callOff(ctx context.Context) error {
+	err := f.e.decide(ctx, f.c.session, func(_ *store.Tx, d *sojourn.Decision) error {
+		return d.CallOffDrain(f.ck, f.notes)
+	})
+	if err != nil {
+		return err
+	}
+	why, detail := f.ck.WorkspaceReason, f.notes.WorkspaceDetail
+	if why == "" {
+		why, detail = f.ck.ConversationReason, f.notes.ConversationDetail
+	}
+	code := sojourn.CodeWorkspaceUnavailable
+	if why == string(checkpoint.ReasonTooLarge) {
+		code = sojourn.CodeTooLarge
+	}
+	text := why
+	if detail != "" {
+		text += ": " + detail
+	}
+	return &sojourn.Error{
+		Code: code, Cause: errCalledOff, Details: map[string]string{"reason": why},
+		Message: "The sandbox is kept, because what it holds cannot be saved (" + text + ").",
+	}
+}
+
+// errCalledOff is the cause of a drain that gave its lease back.
+var errCalledOff = errors.New("the lease is held as before")
 
 // lostState reports whether a lease has ended, or is being drained, because its
 // sandbox ended by itself.

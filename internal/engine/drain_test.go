@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -145,6 +146,31 @@ func TestSnapshotThatFailsLosesNoFiles(t *testing.T) {
 	s.want("cold starts", s.count("wamp.workspace.cold_start"), 1)
 	s.want("continuation", s.session().Continuation.State, "restorable")
 	s.want("recalled", s.said(s.completes("@recall a", "@cat f"))[0], "b")
+}
+
+// TestDrainThatWouldLoseFilesIsCalledOff: what was asked for and cannot be done is
+// refused with what is in the way, and the sandbox is as it was.
+func TestDrainThatWouldLoseFilesIsCalledOff(t *testing.T) {
+	for command, body := range map[string]any{"/suspend": nil, "/rotate": map[string]any{"processes": true}} {
+		t.Run(command[1:], func(t *testing.T) {
+			s := begin(t, servertest.Config{WorkspaceMaxBytes: 64 << 10})
+			s.completes("@remember a b", "@write f one")
+			s.copyIn("big", strings.Repeat("x", 128<<10))
+			status, code := s.Call(http.MethodPost, s.operator(command), body, nil)
+			s.want("status", status, http.StatusRequestEntityTooLarge)
+			s.want("code", code, "too_large")
+			s.want("lease", s.facts().Session.Lease.State, "held")
+			s.want("epoch", s.facts().Session.Lease.Epoch, int64(1))
+			s.want("continuation", s.session().Continuation.State, "live")
+			s.want("detail", s.data("wamp.checkpoint.failed")["workspaceReason"], "too_large")
+			s.want("recalled", s.said(s.completes("@recall a", "@run rm big"))[0], "b")
+			s.want("agents started", s.starts(), 1)
+
+			s.Must(http.MethodPost, s.operator(command), body, nil)
+			s.want("recalled", s.said(s.completes("@recall a", "@cat f"))[0], "b")
+			s.want("epoch", s.facts().Session.Lease.Epoch, int64(2))
+		})
+	}
 }
 
 func TestSuspendIsRefusedWhileAnAgentWorks(t *testing.T) {

@@ -50,7 +50,11 @@ func (e *Engine) tendLease(ctx context.Context, claim work.Claim) (work.Next, er
 		return work.Again(l.Deadline()), nil
 	}
 	if l != nil && l.State == sojourn.LeaseDraining {
-		return work.Done(), e.drain(ctx, id)
+		err := e.drain(ctx, id)
+		if errors.Is(err, errCalledOff) {
+			err = nil
+		}
+		return work.Done(), err
 	}
 	if r := facts.Active; r != nil && r.State == sojourn.RunSealing {
 		return work.Again(e.Now().Add(200 * time.Millisecond)), nil // its files are being captured

@@ -18,7 +18,8 @@ const (
 // Suspend saves what a session's sandbox holds and gives the sandbox back: files
 // and conversation always, processes where they can be saved. A session without
 // a sandbox comes back unchanged. The error code is run_active while an agent
-// works.
+// works, and too_large or workspace_unavailable when files cannot be saved: then
+// the sandbox is kept.
 func (e *Engine) Suspend(ctx context.Context, ref Ref) (sojourn.Facts, error) {
 	if err := e.release(ctx, ref, drainedForSuspend, e.checkProcesses("") == nil); err != nil {
 		return sojourn.Facts{}, err
@@ -29,7 +30,7 @@ func (e *Engine) Suspend(ctx context.Context, ref Ref) (sojourn.Facts, error) {
 // Rotate replaces a session's sandbox by a fresh one that carries files and
 // conversation, and with processes the running processes, too. A session without
 // a sandbox gets one. It waits like EnsureWorkspace. The error codes are those of
-// EnsureWorkspace, run_active, and invalid when processes cannot be carried here.
+// EnsureWorkspace and Suspend, and invalid when processes cannot be carried here.
 func (e *Engine) Rotate(ctx context.Context, ref Ref, processes bool, wait time.Duration) (sojourn.Facts, error) {
 	if processes {
 		if err := e.checkProcesses("processes"); err != nil {
@@ -60,12 +61,11 @@ func (e *Engine) release(ctx context.Context, ref Ref, why string, processes boo
 	if err != nil || facts.Lease == nil || facts.Lease.State != sojourn.LeaseDraining {
 		return err
 	}
-	if err := e.drain(ctx, ref.ID); err != nil && !errors.Is(err, context.Cause(ctx)) {
-		return unreachable(err)
-	} else if err != nil {
+	err = e.drain(ctx, ref.ID)
+	if err == nil || errors.Is(err, context.Cause(ctx)) || sojourn.CodeOf(err) != sojourn.CodeInternal {
 		return err
 	}
-	return nil
+	return unreachable(err)
 }
 
 // saves reports what is to be saved of a lease that is over: files, when its sandbox
