@@ -14,6 +14,7 @@ import (
 	"math/big"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"time"
 )
@@ -69,6 +70,18 @@ func newAuthority(domains []string, now func() time.Time) (*authority, error) {
 		return nil, err
 	}
 	return &authority{key: key, cert: cert, now: now, leafKey: leafKey, leafs: make(map[string]*tls.Certificate)}, nil
+}
+
+// authorityFor returns the first that can sign for host, or nil.
+func authorityFor(cas []*authority, host string) *authority {
+	for _, a := range cas {
+		for _, d := range a.cert.PermittedDNSDomains {
+			if host == d || strings.HasSuffix(host, "."+d) {
+				return a
+			}
+		}
+	}
+	return nil
 }
 
 // pem is the authority's certificate.

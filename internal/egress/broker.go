@@ -2,6 +2,7 @@ package egress
 
 import (
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -24,46 +25,48 @@ var bundleVariables = []string{
 // broker is the credentials that a session may use now. A nil one has none.
 type broker struct {
 	active []*credential
-	ca     *authority
+	cas    []*authority // those of the gate
 }
 
-// newBroker returns the broker for the credentials with these names, which there are. The authority of
-// the gate is made for the first and stays, because programs in the sandbox keep what
-// they have read of it.
+// newBroker returns the broker for the credentials with these names, which there are.
+// Authorities are made for the hosts that have none, and stay, because programs in the
+// sandbox keep what they have read of them. None speaks of hosts that the session has
+// no credential for: those are nobody's business in the sandbox.
 func (g *Gate) newBroker(names []string) (*broker, error) {
 	if len(names) == 0 {
 		return nil, nil
 	}
-	b := &broker{ca: g.authority}
+	b := &broker{cas: g.authorities}
+	without := make(map[string]bool)
 	for _, name := range names {
-		b.active = append(b.active, g.e.known[name])
-	}
-	if b.ca == nil {
-		ca, err := newAuthority(g.e.domains(), g.e.cfg.Now)
-		if err != nil {
-			return nil, fmt.Errorf("make authority for credentials: %w", err)
-		}
-		roots, err := systemRoots()
-		if err != nil {
-			g.log.Warn("roots of this host for sandboxes", "error", err)
-		}
-		if err := writeBundle(g.spec.Dir, append(roots, ca.pem()...)); err != nil {
-			return nil, fmt.Errorf("write authority for credentials: %w", err)
-		}
-		b.ca, g.authority = ca, ca
-	}
-	return b, nil
-}
-
-// domains are the names below which any credential is used.
-func (e *Egress) domains() []string {
-	set := make(map[string]bool)
-	for _, c := range e.known {
+		c := g.e.known[name]
+		b.active = append(b.active, c)
 		for _, r := range c.rules {
-			set[r.Domain()] = true
+			if authorityFor(b.cas, r.Domain()) == nil {
+				without[r.Domain()] = true
+			}
 		}
 	}
-	return slices.Sorted(maps.Keys(set))
+	if len(without) == 0 {
+		return b, nil
+	}
+	ca, err := newAuthority(slices.Sorted(maps.Keys(without)), g.e.cfg.Now)
+	if err != nil {
+		return nil, fmt.Errorf("make authority for credentials: %w", err)
+	}
+	b.cas = append(slices.Clone(b.cas), ca)
+	bundle, err := systemRoots()
+	if err != nil {
+		g.log.Warn("roots of this host for sandboxes", "error", err)
+	}
+	for _, ca := range b.cas {
+		bundle = append(bundle, ca.pem()...)
+	}
+	if err := writeBundle(g.spec.Dir, bundle); err != nil {
+		return nil, fmt.Errorf("write authority for credentials: %w", err)
+	}
+	g.authorities = b.cas
+	return b, nil
 }
 
 // forHost returns the first credential for a host and port, or nil.
@@ -100,10 +103,16 @@ func (b *broker) serverTLS(host string) *tls.Config {
 		MinVersion: tls.VersionTLS12,
 		NextProtos: []string{"http/1.1"},
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			return b.ca.leaf(host)
+			ca := authorityFor(b.cas, host)
+			if ca == nil {
+				return nil, errNoAuthority // the policy has just changed, and cuts this
+			}
+			return ca.leaf(host)
 		},
 	}
 }
+
+var errNoAuthority = errors.New("no authority signs for the host")
 
 func (g *Gate) currentBroker() *broker {
 	g.mu.Lock()

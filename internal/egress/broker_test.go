@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"log"
@@ -251,6 +252,44 @@ func TestCredentialsComeAndGoWithThePolicy(t *testing.T) {
 	bad := sojourn.NetworkPolicy{Mode: sojourn.NetworkOpen, Credentials: []string{"nobodys"}}
 	if err := e.Check(bad); sojourn.CodeOf(err) != sojourn.CodeInvalid {
 		t.Errorf("Check of a credential that is not there = %v", err)
+	}
+}
+
+// TestAuthoritiesSpeakOfTheSessionsHostsOnly: others are nobody's business in its sandbox,
+// and what programs have read of the first stays true when there is another.
+func TestAuthoritiesSpeakOfTheSessionsHostsOnly(t *testing.T) {
+	t.Parallel()
+	_, cfg, _ := brokered(t, nil)
+	cfg.Credentials = append(cfg.Credentials,
+		egress.Credential{Name: "late", Hosts: []string{"*.late.test", "example.com"}, Value: secret},
+		egress.Credential{Name: "theirs", Hosts: []string{"hidden.test"}, Value: secret})
+	p := withCredential(sojourn.NetworkAllow, "example.com", "*.late.test")
+	b := open(t, cfg, p)
+	domains := func() (list []string) {
+		bundle, err := os.ReadFile(filepath.Join(b.dir, "ca.pem"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for block, rest := pem.Decode(bundle); block != nil; block, rest = pem.Decode(rest) {
+			if c, err := x509.ParseCertificate(block.Bytes); err == nil && strings.Contains(c.Subject.CommonName, "Sojourn") {
+				list = append(list, strings.Join(c.PermittedDNSDomains, "+"))
+			}
+		}
+		return list
+	}
+	if got := fmt.Sprint(domains()); got != "[example.com]" {
+		t.Errorf("authorities for %s", got)
+	}
+	early := b.trusting()
+	p.Credentials = append(p.Credentials, "late")
+	b.gate.SetPolicy(p)
+	if got := fmt.Sprint(domains()); got != "[example.com late.test]" {
+		t.Errorf("authorities for %s", got)
+	}
+	for name, c := range map[string]*http.Client{"before": early, "after": b.trusting()} {
+		if _, err := fetch(t, c, "https://example.com/", nil); err != nil {
+			t.Errorf("what was read %s the second: %v", name, err)
+		}
 	}
 }
 

@@ -48,8 +48,8 @@ type Gate struct {
 
 	sent, received atomic.Int64 // bytes in tunnels
 
-	changing  sync.Mutex // held while a policy is put in force
-	authority *authority // of the broker, once it was needed; under changing
+	changing    sync.Mutex   // held while a policy is put in force
+	authorities []*authority // of the broker, as they were needed; under changing
 
 	mu     sync.Mutex
 	filter sojourn.NetworkFilter
