@@ -84,6 +84,10 @@ bench: ## the benchmarks, each beside its limit (BENCHTIME=1s)
 bench-sandbox: build ## every sandbox driver beside runsc, bwrap and docker, in one table; minutes
 	SOJOURN_BENCH_SANDBOX=$(CURDIR)/bin/sojourn $(GO) test -count=1 -timeout 10m -run '^$$' -bench '^BenchmarkSandboxes$$' -benchtime 1x -v ./cmd/sojourn
 
+.PHONY: bench-agents
+bench-agents: ## a real agent in a sandbox, beside itself under a bare client on the host
+	@SOJOURN_TEST_CODEX=1 $(GO) test -run '^$$' -bench 'BenchmarkAgent$$' -benchtime 5x ./cmd/sojourn
+
 .PHONY: chaos
 chaos: ## kill server, keeper, agent and sandbox KILLS (200) times and check the guarantees
 	SOJOURN_KILLS=$(KILLS) $(GO) test -v -count=1 -timeout 60m -run Chaos ./cmd/sojourn ./internal/engine 2>&1 | awk -f tools/tests.awk

@@ -16,6 +16,12 @@ import (
 // benchServer starts the real program for a benchmark.
 func benchServer(b *testing.B) (*demoServer, *demoClient) {
 	b.Helper()
+	return benchServerWith(b, func(*demoServer) error { return nil })
+}
+
+// benchServerWith is benchServer for one that needs more in its directory or flags.
+func benchServerWith(b *testing.B, prepare func(*demoServer) error) (*demoServer, *demoClient) {
+	b.Helper()
 	exe, err := exec.LookPath("sojourn")
 	if err != nil {
 		b.Fatal(err)
@@ -34,6 +40,9 @@ func benchServer(b *testing.B) (*demoServer, *demoClient) {
 		killSandboxes(dir)
 		os.RemoveAll(dir)
 	})
+	if err := prepare(s); err != nil {
+		b.Fatal(err)
+	}
 	if err := s.start(b.Context()); err != nil {
 		b.Fatal(err)
 	}
