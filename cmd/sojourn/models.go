@@ -49,14 +49,18 @@ func providerOf(p config.Provider) (gateway.Provider, error) {
 	for _, m := range p.Models {
 		model := gateway.Model{Name: m.Name, Upstream: m.Upstream}
 		if c := m.Price; c != nil {
-			model.Price = &gateway.Price{
-				Input: sojourn.Money(c.Input), Cached: sojourn.Money(c.Cached),
-				CacheWrite: sojourn.Money(c.CacheWrite), Output: sojourn.Money(c.Output),
-			}
+			model.Price = new(priceOf(*c))
 		}
 		out.Models = append(out.Models, model)
 	}
 	return out, nil
+}
+
+func priceOf(c config.Price) gateway.Price {
+	return gateway.Price{
+		Input: sojourn.Money(c.Input), Cached: sojourn.Money(c.Cached),
+		CacheWrite: sojourn.Money(c.CacheWrite), Output: sojourn.Money(c.Output),
+	}
 }
 
 // tokenKeyBytes is how long the key of tokens is.

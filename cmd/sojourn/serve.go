@@ -19,7 +19,6 @@ import (
 	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/internal/checkpoint"
 	"github.com/sojourn-dev/sojourn/internal/config"
-	"github.com/sojourn-dev/sojourn/internal/harness/acp"
 	"github.com/sojourn-dev/sojourn/internal/server"
 	"github.com/sojourn-dev/sojourn/internal/snapshot"
 	"github.com/sojourn-dev/sojourn/internal/store"
@@ -127,11 +126,15 @@ func serve(ctx context.Context, io stdio, args []string) error {
 	if err != nil {
 		return err
 	}
+	drives, err := set.harnesses()
+	if err != nil {
+		return err
+	}
 	chosenKey := os.Getenv("SOJOURN_ADMIN_KEY")
 	os.Unsetenv("SOJOURN_ADMIN_KEY") // what this process starts must not inherit it
 	var l net.Listener
 	s, err := server.Open(ctx, server.Config{
-		Bucket: bucket, Cache: cache, Harness: &acp.Harness{Version: buildVersion()}, Runtimes: set.table, Log: log, Version: buildVersion(),
+		Bucket: bucket, Cache: cache, Harness: drives, Runtimes: set.table, Log: log, Version: buildVersion(),
 		Terms: sojourn.Terms{Ceiling: f.ceiling, Hold: f.hold}, TurnDeadline: f.turnDeadline, AdminKey: chosenKey,
 		Sandbox: set.sandbox, CheckImage: set.images.Check, Egress: set.way, Models: set.way, Tidy: set.tidy,
 		ProcessKey: processKey, SnapshotDir: filepath.Join(f.data, "snapshots"),
@@ -159,6 +162,7 @@ func serve(ctx context.Context, io stdio, args []string) error {
 		return err
 	}
 	defer s.Close()
+	set.meter.server.Store(s)
 	greet(io, l, s, set.sandbox.Network, chosenKey != "")
 	return s.Run(ctx, l)
 }

@@ -32,6 +32,7 @@ type setup struct {
 	images  *image.Store
 	egress  *egress.Egress
 	way     *server.Way // to the network and to models
+	meter   loopMeter   // of the built-in loop
 	table   []harness.Runtime
 	driver  atomic.Pointer[sandbox.Driver] // once it is open
 	own     atomic.Pointer[netip.AddrPort] // where the server listens

@@ -25,6 +25,9 @@ type Provider struct {
 	BaseURL string            `yaml:"baseURL"`
 	Headers map[string]string `yaml:"headers"`
 	Models  []Model           `yaml:"models"`
+	// ChatOnly says that an openai provider has chat completions and no Responses,
+	// for the built-in loop.
+	ChatOnly bool `yaml:"chatOnly"`
 	// The key, read like any secret; a provider without one has neither field.
 	Secret `yaml:",inline"`
 }
@@ -34,6 +37,10 @@ type Model struct {
 	Name     string `yaml:"name"`
 	Upstream string `yaml:"upstream"` // "" is the same as Name
 	Price    *Price `yaml:"price"`    // nil is unknown
+	// ContextTokens is how much the model reads and writes in one call, and
+	// MaxOutputTokens bounds its answer; 0 is unknown. The built-in loop asks.
+	ContextTokens   int64 `yaml:"contextTokens"`
+	MaxOutputTokens int64 `yaml:"maxOutputTokens"`
 }
 
 // Price is what a million tokens of each kind cost.
@@ -68,6 +75,9 @@ func (m Models) check() error {
 		}
 		names[p.Name] = true
 		for _, model := range p.Models {
+			if min(model.ContextTokens, model.MaxOutputTokens) < 0 {
+				return fmt.Errorf("models.providers: %s: %s: contextTokens and maxOutputTokens must not be negative", p.Name, model.Name)
+			}
 			if model.Name == "" {
 				return fmt.Errorf("models.providers: %s: a model has no name", p.Name)
 			}
