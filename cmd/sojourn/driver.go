@@ -5,8 +5,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -162,6 +164,40 @@ func chooseDriver(ctx context.Context, data, want string, o driverOptions, log *
 		return nil, "", fmt.Errorf("driver %s", tried[0])
 	}
 	return nil, "", usagef("-driver: %q is none of %s", want, strings.Join(known, ", "))
+}
+
+// othersTime is how long the removal of what other drivers have may take.
+const othersTime = time.Minute
+
+// endOthers ends and removes the sandboxes of drivers that a server with these data had
+// before and has not now. Their leases end with the change, so nobody would ask for them
+// again, while they went on running.
+func endOthers(ctx context.Context, data, now string, o driverOptions, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(ctx, othersTime)
+	defer cancel()
+	for _, row := range drivers {
+		dir := filepath.Join(data, "sandboxes", row.name)
+		left, err := os.ReadDir(filepath.Join(dir, "sandboxes"))
+		if row.name == now || err == nil && len(left) == 0 || errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		var exe string
+		var d sandbox.Driver
+		if err == nil {
+			exe, err = keepExecutable(data)
+		}
+		if err == nil {
+			d, err = row.open(dir, exe, o)
+		}
+		if err == nil {
+			err = leave(ctx, d)
+		}
+		if err != nil {
+			log.Warn("sandboxes of a driver that is not used any more could not be removed", "driver", row.name, "error", err)
+			continue
+		}
+		log.Info("removed the sandboxes of a driver that is not used any more", "driver", row.name, "sandboxes", len(left))
+	}
 }
 
 // keepExecutable keeps a copy of this executable in the data directory: running

@@ -1,11 +1,48 @@
 package main
 
 import (
+	"bytes"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/sojourn-dev/sojourn/internal/config"
+	"github.com/sojourn-dev/sojourn/sandbox/docker"
+	"github.com/sojourn-dev/sojourn/sandbox/gvisor"
+	"github.com/sojourn-dev/sojourn/sandbox/namespace"
 )
+
+// TestSandboxesOfAnEarlierDriverAreRemoved leaves half-made sandboxes of several drivers.
+func TestSandboxesOfAnEarlierDriverAreRemoved(t *testing.T) {
+	data := t.TempDir()
+	cell := func(driver string) string { return filepath.Join(data, "sandboxes", driver, "sandboxes", "s-1") }
+	for _, driver := range []string{gvisor.Name, namespace.Name, docker.Name} {
+		if err := os.MkdirAll(filepath.Join(cell(driver), "workspace"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if dynamic() {
+		t.Skip("SKIPPED: this test is linked dynamically: build it with CGO_ENABLED=0")
+	}
+	var said bytes.Buffer
+	o := driverOptions{engine: config.Docker{Host: "unix://" + filepath.Join(data, "no.sock")}}
+	endOthers(t.Context(), data, namespace.Name, o, slog.New(slog.NewTextHandler(&said, nil)))
+	for driver, want := range map[string]bool{
+		gvisor.Name:    false,
+		namespace.Name: true, // it is in use
+		docker.Name:    true, // its engine could not be asked
+	} {
+		if _, err := os.Stat(cell(driver)); (err == nil) != want {
+			t.Errorf("the sandbox of driver %s is there: %v, want %v", driver, err == nil, want)
+		}
+	}
+	if got := said.String(); strings.Count(got, "\n") != 2 || !strings.Contains(got, "could not be removed\" driver=docker") {
+		t.Errorf("the log says %s", got)
+	}
+}
 
 func TestOldExecutablesAreForgotten(t *testing.T) {
 	data := t.TempDir()

@@ -167,9 +167,14 @@ func (s *setup) tellProgress(p image.Progress) {
 // the configuration, and keeps sandboxes of it ready if it is to.
 func (s *setup) openDriver(ctx context.Context, want string) (sandbox.Driver, string, error) {
 	d, reason, err := chooseDriver(ctx, s.data, want, s.options(), s.log)
-	if err != nil || d == nil {
-		return d, reason, err
+	if err != nil {
+		return nil, "", err
 	}
+	if d == nil {
+		endOthers(ctx, s.data, "", s.options(), s.log)
+		return nil, reason, nil
+	}
+	endOthers(ctx, s.data, d.Name(), s.options(), s.log)
 	s.driver.Store(&d)
 	if s.cfg.Warm.Max == 0 {
 		return d, reason, nil

@@ -109,7 +109,7 @@ func (e *Engine) destroy(ctx context.Context, l sojourn.Lease) error {
 		return err
 	}
 	if e.cfg.Driver == nil || e.cfg.Driver.Name() != l.Driver {
-		return nil // another driver's: its own sweep removes it when it is configured again
+		return nil // another driver's: whoever opens the driver removes those of others
 	}
 	h := sandbox.Handle{Driver: l.Driver, Session: string(l.Session), Epoch: l.Epoch}
 	if len(l.Handle) > 0 {
