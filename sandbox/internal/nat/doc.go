@@ -16,7 +16,8 @@
 //     IPv6. A packet with a source that is not the sandbox's is dropped.
 //   - Nothing comes in but what answers. The host does not call in either.
 //   - The rules are in one table a server, which two servers on a host do not share.
-//     They are there before the first link is.
+//     They are there before the first link is. When somebody removes them they are put
+//     back within a second, for as long as the server runs.
 //   - A link ends with the sandbox's network namespace, which only its processes hold:
 //     nothing has to be unmounted or removed when they die.
 //   - No setting of the host is changed. Whether it forwards packets is the operator's

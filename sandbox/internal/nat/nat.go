@@ -2,6 +2,7 @@ package nat
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -13,6 +14,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -50,6 +52,9 @@ type Network struct {
 	addrs netip.Prefix
 	home  netns.NsHandle
 	links *netlink.Handle
+
+	off      context.CancelFunc // ends the guard
+	guarding sync.WaitGroup
 }
 
 // Address is what a sandbox got.
@@ -98,6 +103,9 @@ func Open(cfg Config, keep func(id string) bool) (*Network, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open network: %w", err), n.Close())
 	}
+	var life context.Context
+	life, n.off = context.WithCancel(context.Background())
+	n.guarding.Go(func() { n.guard(life) })
 	return n, nil
 }
 
@@ -107,6 +115,7 @@ func (n *Network) Close() error {
 	if n == nil {
 		return nil
 	}
+	n.unguard()
 	if n.links != nil {
 		n.links.Close()
 		n.links = nil

@@ -231,6 +231,7 @@ func (n *Network) Uninstall() error {
 	if n == nil {
 		return nil
 	}
+	n.unguard()
 	err := n.remove(func(string) bool { return true })
 	c, connErr := n.conn()
 	if connErr != nil {
