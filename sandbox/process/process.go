@@ -30,7 +30,10 @@ type Driver struct {
 	machine *local.Machine
 }
 
-var _ sandbox.Driver = (*Driver)(nil)
+var (
+	_ sandbox.Driver  = (*Driver)(nil)
+	_ sandbox.Cleaner = (*Driver)(nil)
+)
 
 // Open returns the driver of a directory.
 func Open(cfg Config) (*Driver, error) {
@@ -88,6 +91,9 @@ func (d *Driver) Remains(ctx context.Context, h sandbox.Handle) (sandbox.Dirs, e
 
 // Remove destroys what is left of a sandbox; see sandbox.Driver.
 func (d *Driver) Remove(ctx context.Context, h sandbox.Handle) error { return d.machine.Remove(ctx, h) }
+
+// Leftovers is what an earlier server left and could not be removed; see sandbox.Cleaner.
+func (d *Driver) Leftovers() error { return d.machine.Leftovers() }
 
 // Close lets go of all sandboxes; they run on.
 func (d *Driver) Close() error { return d.machine.Close() }
