@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -174,18 +175,36 @@ func imageStore(m host.Machine, c config.Images, data string) host.Check {
 		check.Says += " No session can ask for one, because the configuration names none."
 		return check
 	}
-	names := make([]string, 0, len(c.Names))
-	for n := range c.Names {
-		names = append(names, n)
+	var names, missing []string
+	for _, name := range slices.Sorted(maps.Keys(c.Names)) {
+		names = append(names, name)
+		if path := hostPath(c.Names[name]); path != "" {
+			if _, err := os.Stat(path); err != nil {
+				missing = append(missing, name)
+			}
+		}
 	}
-	slices.Sort(names)
 	if len(names) > 0 {
 		check.Says += " Sessions may say " + strings.Join(names, ", ") + "."
 	}
 	if len(c.Allow) > 0 {
 		check.Says += " They may name " + strings.Join(c.Allow, ", ") + "."
 	}
+	if len(missing) > 0 {
+		check.State, check.Fix = host.Limited, "Put in place what the configuration means by "+strings.Join(missing, ", ")+": it cannot be found."
+	}
 	return check
+}
+
+// hostPath is the path in a reference to an image on this host; "" for one of a registry.
+func hostPath(reference string) string {
+	for _, scheme := range []string{"oci-archive:", "oci:", "rootfs:", "dir:"} {
+		if path, ok := strings.CutPrefix(reference, scheme); ok {
+			path, _, _ = strings.Cut(path, "#")
+			return path
+		}
+	}
+	return ""
 }
 
 func kernel() string {

@@ -177,6 +177,18 @@ func openBlobs(data string) (*blob.Bucket, error) {
 	return b, nil
 }
 
+// limitSummary says in one line what sandboxes can be kept within.
+func limitSummary(l sandbox.LimitSupport) string {
+	switch has, not := limitWords(l); {
+	case not == "":
+		return has + "."
+	case has == "":
+		return "none; sojourn doctor says what is missing."
+	default:
+		return has + "; not " + not + ", and sojourn doctor says what is missing."
+	}
+}
+
 // networkSummary says in one line what sandboxes reach that nobody has said more about.
 func networkSummary(p sojourn.NetworkPolicy, c sandbox.Capabilities) string {
 	says := map[sojourn.NetworkMode]string{
@@ -198,7 +210,7 @@ func greet(io stdio, l net.Listener, s *server.Server, network sojourn.NetworkPo
 	if s.Driver != nil {
 		caps := s.Driver.Capabilities()
 		fmt.Fprintf(io.out, "Sandboxes: %s (isolation %s): %s\n", s.Driver.Name(), caps.Isolation, s.DriverReason)
-		fmt.Fprintf(io.out, "Limits: %s\n", limitCheck("", caps.Limits).Says)
+		fmt.Fprintf(io.out, "Limits: %s\n", limitSummary(caps.Limits))
 		fmt.Fprintf(io.out, "Network: %s\n", networkSummary(network, caps))
 	} else {
 		fmt.Fprintf(io.out, "Sandboxes: none: %s\n", s.DriverReason)

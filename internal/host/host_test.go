@@ -164,6 +164,10 @@ func TestDevicesAndPrograms(t *testing.T) {
 	if c := seen(t, m.Host(), "open-files"); c.State != Limited || !strings.Contains(c.Says, "1024 files") || !strings.Contains(c.Fix, "LimitNOFILE=1048576") {
 		t.Errorf("%+v", c)
 	}
+	m.Open = func(string) error { return fs.ErrPermission }
+	if c := seen(t, m.Host(), "kvm"); c.State != Fails || !strings.Contains(c.Fix, "the group that owns /dev/kvm") {
+		t.Errorf("what a user may not open: %+v", c)
+	}
 	m = machine(nil)
 	m.Find = func(p string) (string, error) { return "", errors.New(p) }
 	if c := seen(t, m.Host(), "loop-devices"); c.State != Fails || c.Fix != "Install e2fsprogs." {

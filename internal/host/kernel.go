@@ -1,7 +1,9 @@
 package host
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"strconv"
 	"strings"
 )
@@ -172,6 +174,9 @@ func (m Machine) controlGroups() Check {
 
 func (m Machine) device(name, path, of, fix string) Check {
 	if err := m.Open(path); err != nil {
+		if errors.Is(err, fs.ErrPermission) && m.UID != 0 {
+			fix = "Add the server's user to the group that owns " + path + ", or run the server as root."
+		}
 		return Check{Name: name, State: Fails, Says: fmt.Sprintf("%s cannot be opened, which is for %s (%v).", path, of, cause(err)), Fix: fix}
 	}
 	return Check{Name: name, State: Works, Says: path + " can be opened, which is for " + of + "."}
