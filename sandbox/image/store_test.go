@@ -121,7 +121,8 @@ func TestOnlyWhatTheConfigurationAllows(t *testing.T) {
 	if image, err := s.Ensure(t.Context(), "base"); err != nil || image.Reference != "base" {
 		t.Errorf("Ensure by name = %+v, %v", image, err)
 	}
-	for _, bad := range []string{"", "rootfs:relative", "rootfs:/a/../b", "dir:", "UPPER/case", "a b", "x@sha256:12", "a\nb", strings.Repeat("x", 5000),
+	for _, bad := range []string{
+		"", "rootfs:relative", "rootfs:/a/../b", "dir:", "UPPER/case", "a b", "x@sha256:12", "a\nb", strings.Repeat("x", 5000),
 		// Not what a rule for ghcr.io/acme/* would mean.
 		"ghcr.io/acme/../evil/tool", "ghcr.io/acme/./tool", "ghcr.io/acme//tool", "ghcr.io/acme/../../../x@" + digestOf(nil),
 	} {
