@@ -235,5 +235,9 @@ func lock(dir string) (unlock func(), err error) {
 		}
 		return nil, fmt.Errorf("lock the directory of runtimes: %w", err)
 	}
-	return func() { f.Close() }, nil
+	return func() {
+		// By hand: a child that is just being forked may still hold the file.
+		_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
+		f.Close()
+	}, nil
 }
