@@ -47,6 +47,8 @@ type driverReport struct {
 	Proxy        *host.Check           `json:"proxy,omitempty"`     // the way of a sandbox to the network
 	Processes    *host.Check           `json:"processes,omitempty"` // saving and resuming them
 	IdleBytes    int64                 `json:"idleBytes,omitempty"` // memory of a sandbox that does nothing; 0 is unknown
+
+	unusable bool // it was probed, and could not be used after that
 }
 
 type doctorFlags struct {
@@ -127,10 +129,14 @@ func examine(ctx context.Context, f doctorFlags) (_ machineReport, err error) {
 		Data: f.data, Tried: place.instead, Host: m.Host(), Memory: m.Memory(),
 	}
 	t := trial{set: set, dir: place.dir, exe: exe, deep: f.deep}
+	chosen := false
 	for _, row := range drivers {
 		d := t.driver(ctx, row)
-		if d.Available && r.Auto == "" && !row.onRequest {
-			r.Auto = row.name
+		if !chosen && !row.onRequest && (d.Available || d.unusable) {
+			chosen = true // serve takes it, or fails over it, and looks no further
+			if d.Available {
+				r.Auto = row.name
+			}
 		}
 		r.Drivers = append(r.Drivers, d)
 	}

@@ -55,7 +55,7 @@ func (t trial) driver(ctx context.Context, row driverRow) driverReport {
 		err = t.use(ctx, d, &r)
 	}
 	if err != nil {
-		r.Available, r.Capabilities, r.Proxy, r.Processes = false, nil, nil, nil
+		r.Available, r.unusable, r.Capabilities, r.Proxy, r.Processes = false, true, nil, nil, nil
 		r.Reason = fmt.Sprintf("A sandbox was made, and the driver does not work as it is to be used: %s.", terminal.Line(err.Error(), 1000))
 		r.Fix = "Look at the configuration, or choose another driver."
 	}
