@@ -2,9 +2,12 @@ package acp_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -412,4 +415,30 @@ func TestUnfinishedConversationGoesOn(t *testing.T) {
 	if got := b.Ledger.Logs("r2"); len(got) != 1 || !strings.Contains(got[0], "A new one was begun") {
 		t.Errorf("logged %q, want that a new conversation was begun", got)
 	}
+}
+
+// TestKilledAgentTakesItsChildrenAlong: also the one that left its session.
+func TestKilledAgentTakesItsChildrenAlong(t *testing.T) {
+	t.Parallel()
+	b := realProcess(t, "")
+	b.Grace = 100 * time.Millisecond
+	wait := b.Background(t, "r1", "@ignore-cancel\n@fork sleep 300\n@run sleep 300")
+	b.Await(t, "r1", said("forked"))
+	var pid int
+	if _, err := fmt.Sscanf(b.Ledger.Texts("r1")[0], "forked %d", &pid); err != nil {
+		t.Fatal(err)
+	}
+	b.Ledger.Cancel("r1")
+	if out := wait(); out.State != sojourn.RunCancelled || !out.Killed {
+		t.Errorf("outcome %s, want cancelled and killed", harnesstest.Describe(out))
+	}
+	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) && !zombie(pid) {
+		t.Errorf("the child %d of the killed agent is still there (%v)", pid, err)
+	}
+}
+
+// zombie reports whether a process is dead and waits for its parent.
+func zombie(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && strings.Contains(string(stat), ") Z ")
 }
