@@ -85,8 +85,8 @@ bench-sandbox: build ## every sandbox driver beside runsc, bwrap and docker, in 
 	SOJOURN_BENCH_SANDBOX=$(CURDIR)/bin/sojourn $(GO) test -count=1 -timeout 10m -run '^$$' -bench '^BenchmarkSandboxes$$' -benchtime 1x -v ./cmd/sojourn
 
 .PHONY: bench-agents
-bench-agents: ## a real agent in a sandbox, beside itself under a bare client on the host
-	@SOJOURN_TEST_CODEX=1 $(GO) test -run '^$$' -bench 'BenchmarkAgent$$' -benchtime 5x ./cmd/sojourn
+bench-agents: ## agents in a sandbox, ours and a real one, beside themselves under a bare client
+	@SOJOURN_TEST_CODEX=1 $(GO) test -run '^$$' -bench 'Benchmark(Agent|Harness)$$' -benchtime 5x -timeout 20m -v ./cmd/sojourn
 
 .PHONY: chaos
 chaos: ## kill server, keeper, agent and sandbox KILLS (200) times and check the guarantees
