@@ -39,7 +39,11 @@ func newBench(b *testing.B, exe string) *sandboxBench {
 	if err != nil {
 		b.Fatal(err)
 	}
-	s := &sandboxBench{table: map[string]map[string]float64{}}
+	load, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		b.Fatal(err)
+	}
+	s := &sandboxBench{table: map[string]map[string]float64{}, load: strings.Join(strings.Fields(string(load))[:3], " ")}
 	for _, name := range []string{gvisor.Name, namespace.Name, process.Name} {
 		s.open(b, name, exe, driverOptions{})
 	}
@@ -212,12 +216,8 @@ var aims = []struct {
 
 // print writes the table and the ratios.
 func (s *sandboxBench) print(w io.Writer) {
-	var load string
-	if b, err := os.ReadFile("/proc/loadavg"); err == nil {
-		load = strings.Join(strings.Fields(string(b))[:3], " ")
-	}
-	fmt.Fprintf(w, "\n%s, %s, %d processors, %s of memory, load %s\n\n| |", kernel(), runtime.GOARCH, runtime.NumCPU(),
-		host.Bytes(host.Here().Memory().TotalBytes), load)
+	fmt.Fprintf(w, "\n%s, %s, %d processors, %s of memory, load %s at the start\n\n| |", kernel(), runtime.GOARCH, runtime.NumCPU(),
+		host.Bytes(host.Here().Memory().TotalBytes), s.load)
 	for _, c := range s.contenders {
 		fmt.Fprintf(w, " %s |", c.name)
 	}

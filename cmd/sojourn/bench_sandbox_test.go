@@ -92,6 +92,7 @@ type sandboxBench struct {
 	contenders []*contender
 	figures    []string                      // in the order of the table
 	table      map[string]map[string]float64 // by figure and contender
+	load       string                        // of the machine before it began
 	ends       time.Time
 }
 
