@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/sojourn-dev/sojourn/client"
 	"github.com/sojourn-dev/sojourn/internal/servertest"
@@ -136,7 +137,14 @@ func TestCutCopyDoesNotLookWhole(t *testing.T) {
 		t.Errorf("the copy of a dead sandbox ended after %d bytes as if it were whole", n)
 	}
 
-	r, w := io.Pipe() // and the other way
+	// And the other way, into a sandbox that has what the dead one held.
+	for _, err = c.EnsureWorkspace(ctx, id); err != nil; _, err = c.EnsureWorkspace(ctx, id) {
+		if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	r, w := io.Pipe()
 	result := make(chan error, 1)
 	go func() {
 		_, err := c.CopyIn(ctx, id, "half", "", r)

@@ -100,6 +100,9 @@ func (e *Engine) checkSandbox(s sojourn.SandboxSpec) error {
 	if s.Network.Raw && !slices.Contains(caps.Networks, sandbox.NetworkNAT) {
 		return sojourn.Errorf(sojourn.CodeInvalid, "sandbox.network.raw: driver %s has no interface for sandboxes here; it needs root.", e.cfg.Driver.Name())
 	}
+	if s.Idle == sojourn.IdleSnapshot && s.Network.Raw {
+		return sojourn.Errorf(sojourn.CodeInvalid, "sandbox.idle: processes that have an interface of their own cannot be saved; ask for raw or for snapshot.")
+	}
 	if s.Idle == sojourn.IdleSnapshot {
 		if err := e.checkProcesses("sandbox.idle"); err != nil {
 			return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path"
 	"strings"
 	"unicode/utf8"
@@ -198,7 +199,7 @@ func (p *Process) feed(ctx context.Context, r io.Reader) error {
 		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 			return p.CloseInput(ctx)
 		case err != nil:
-			if cause := context.Cause(ctx); cause != nil {
+			if cause := context.Cause(ctx); cause != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 				return cause
 			}
 			return &sojourn.Error{Code: sojourn.CodeInvalid, Cause: err, Message: "The archive could not be read to its end."}
