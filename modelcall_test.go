@@ -47,7 +47,9 @@ func TestModelCostAgreesWithBigIntegers(t *testing.T) {
 		sum := new(big.Int)
 		for _, x := range [][2]int64{
 			{c.InputTokens - c.CachedTokens - c.CacheWriteTokens, int64(p.Input)},
-			{c.CachedTokens, int64(p.Cached)}, {c.CacheWriteTokens, int64(p.CacheWrite)}, {c.OutputTokens, int64(p.Output)},
+			{c.CachedTokens, int64(p.Cached)},
+			{c.CacheWriteTokens, int64(p.CacheWrite)},
+			{c.OutputTokens, int64(p.Output)},
 		} {
 			sum.Add(sum, new(big.Int).Mul(big.NewInt(x[0]), big.NewInt(x[1])))
 		}

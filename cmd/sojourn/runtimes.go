@@ -174,8 +174,14 @@ func prepareRuntimesShow(fs *flag.FlagSet) func(context.Context, *shell, []strin
 			state = v.Reason
 		}
 		s.p.fields([]field{
-			{"runtime", v.ID}, {"label", terminal.Line(v.Label, 0)}, {"state", terminal.Line(state, 0)}, {"conversation", v.fidelity()},
-			{"api", v.API}, {"model", terminal.Line(v.Model, 0)}, {"installed", v.versions()}, {"recommended", runtimes.Recommended(v.ID)},
+			{"runtime", v.ID},
+			{"label", terminal.Line(v.Label, 0)},
+			{"state", terminal.Line(state, 0)},
+			{"conversation", v.fidelity()},
+			{"api", v.API},
+			{"model", terminal.Line(v.Model, 0)},
+			{"installed", v.versions()},
+			{"recommended", runtimes.Recommended(v.ID)},
 		})
 		for _, q := range v.Quirks {
 			s.p.printf("\n- %s", terminal.Line(q, 0))
@@ -213,7 +219,9 @@ func prepareRuntimesInstall(fs *flag.FlagSet) func(context.Context, *shell, []st
 			return s.p.value(done)
 		}
 		s.p.fields([]field{
-			{"runtime", done.Runtime}, {"version", done.Version}, {"digest", done.Digest},
+			{"runtime", done.Runtime},
+			{"version", done.Version},
+			{"digest", done.Digest},
 			{"size", fmt.Sprintf("%d MB", done.Bytes/1_000_000)},
 		})
 		s.p.printf("\nA server that runs uses it after its next start.\n")

@@ -216,24 +216,42 @@ type dialect struct {
 }
 
 var dialects = []dialect{
-	{"messages whole", "/model/anthropic/v1/messages", false,
-		`{ "model" : "MODEL",  "max_tokens": 5, "messages":[{"role":"user","content":"PROMPT"}]}`, false},
-	{"messages streamed", "/model/anthropic/v1/messages?beta=true", true,
-		`{"max_tokens":5,"stream":true,"messages":[{"role":"user","content":"PROMPT"}],"metadata":{"model":"not this"},"model":"MODEL"}`, false},
-	{"responses whole", "/model/openai/v1/responses", false,
-		`{"input":"PROMPT","model":"MODEL","x":1e3}`, false},
-	{"responses streamed", "/model/openai/v1/responses", true,
-		"{\n\t\"model\":\"MODEL\",\r\n \"stream\":true,\"input\":[{\"type\":\"message\",\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"PROMPT\"}]}] }\n", false},
-	{"completions whole", "/model/openai/v1/chat/completions", false,
-		`{"model":"MODEL","messages":[{"role":"user","content":"PROMPT"}],"temperature":0.10}`, false},
-	{"completions streamed", "/model/openai/v1/chat/completions", true,
-		`{"model":"MODEL","stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"PROMPT"}]}`, false},
-	{"content whole", "/model/gemini/v1beta/models/MODEL:generateContent", false,
-		`{"contents":[{"role":"user","parts":[{"text":"PROMPT"}]}]}`, true},
-	{"content streamed", "/model/gemini/v1beta/models/MODEL:streamGenerateContent?alt=sse", true,
-		`{"contents":[{"role":"user","parts":[{"text":"PROMPT"}]}]}`, true},
-	{"content in an array", "/model/gemini/v1beta/models/MODEL:streamGenerateContent", false,
-		`{"contents":[{"role":"user","parts":[{"text":"PROMPT"}]}]}`, true},
+	{
+		"messages whole", "/model/anthropic/v1/messages", false,
+		`{ "model" : "MODEL",  "max_tokens": 5, "messages":[{"role":"user","content":"PROMPT"}]}`, false,
+	},
+	{
+		"messages streamed", "/model/anthropic/v1/messages?beta=true", true,
+		`{"max_tokens":5,"stream":true,"messages":[{"role":"user","content":"PROMPT"}],"metadata":{"model":"not this"},"model":"MODEL"}`, false,
+	},
+	{
+		"responses whole", "/model/openai/v1/responses", false,
+		`{"input":"PROMPT","model":"MODEL","x":1e3}`, false,
+	},
+	{
+		"responses streamed", "/model/openai/v1/responses", true,
+		"{\n\t\"model\":\"MODEL\",\r\n \"stream\":true,\"input\":[{\"type\":\"message\",\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"PROMPT\"}]}] }\n", false,
+	},
+	{
+		"completions whole", "/model/openai/v1/chat/completions", false,
+		`{"model":"MODEL","messages":[{"role":"user","content":"PROMPT"}],"temperature":0.10}`, false,
+	},
+	{
+		"completions streamed", "/model/openai/v1/chat/completions", true,
+		`{"model":"MODEL","stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"PROMPT"}]}`, false,
+	},
+	{
+		"content whole", "/model/gemini/v1beta/models/MODEL:generateContent", false,
+		`{"contents":[{"role":"user","parts":[{"text":"PROMPT"}]}]}`, true,
+	},
+	{
+		"content streamed", "/model/gemini/v1beta/models/MODEL:streamGenerateContent?alt=sse", true,
+		`{"contents":[{"role":"user","parts":[{"text":"PROMPT"}]}]}`, true,
+	},
+	{
+		"content in an array", "/model/gemini/v1beta/models/MODEL:streamGenerateContent", false,
+		`{"contents":[{"role":"user","parts":[{"text":"PROMPT"}]}]}`, true,
+	},
 }
 
 // with returns path and body for a model and a script.

@@ -268,16 +268,31 @@ func TestErrorStatusIsTyped(t *testing.T) {
 		temporary  bool
 		full       bool
 	}{
-		{429, "7", `{"type":"error","error":{"type":"rate_limit_error","message":"slow down"}}`,
-			model.StatusError{Status: 429, Code: "rate_limit_error", Message: "slow down", RetryAfter: 7 * time.Second}, true, false},
-		{401, "", `{"error":{"message":"wrong key sk-secret!","code":"invalid_api_key"}}`,
-			model.StatusError{Status: 401, Code: "invalid_api_key", Message: "wrong key [key]!"}, false, false},
-		{429, "", `{"error":{"message":"pay","code":"insufficient_quota"}}`,
-			model.StatusError{Status: 429, Code: "insufficient_quota", Message: "pay"}, false, false},
-		{400, "", `{"error":{"message":"This model's maximum context length is 8 tokens","code":"context_length_exceeded"}}`,
-			model.StatusError{Status: 400, Code: "context_length_exceeded", Message: "This model's maximum context length is 8 tokens"}, false, true},
-		{400, "", `{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 9 > 8"}}`,
-			model.StatusError{Status: 400, Code: "invalid_request_error", Message: "prompt is too long: 9 > 8"}, false, true},
+		{
+			429, "7", `{"type":"error","error":{"type":"rate_limit_error","message":"slow down"}}`,
+			model.StatusError{Status: 429, Code: "rate_limit_error", Message: "slow down", RetryAfter: 7 * time.Second},
+			true, false,
+		},
+		{
+			401, "", `{"error":{"message":"wrong key sk-secret!","code":"invalid_api_key"}}`,
+			model.StatusError{Status: 401, Code: "invalid_api_key", Message: "wrong key [key]!"},
+			false, false,
+		},
+		{
+			429, "", `{"error":{"message":"pay","code":"insufficient_quota"}}`,
+			model.StatusError{Status: 429, Code: "insufficient_quota", Message: "pay"},
+			false, false,
+		},
+		{
+			400, "", `{"error":{"message":"This model's maximum context length is 8 tokens","code":"context_length_exceeded"}}`,
+			model.StatusError{Status: 400, Code: "context_length_exceeded", Message: "This model's maximum context length is 8 tokens"},
+			false, true,
+		},
+		{
+			400, "", `{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 9 > 8"}}`,
+			model.StatusError{Status: 400, Code: "invalid_request_error", Message: "prompt is too long: 9 > 8"},
+			false, true,
+		},
 		{503, "", "<html>out of order</html>", model.StatusError{Status: 503, Message: "<html>out of order</html>"}, true, false},
 		{404, "", `{"error":"no such model"}`, model.StatusError{Status: 404, Message: "no such model"}, false, false},
 		{307, "", "", model.StatusError{Status: 307}, false, false},

@@ -117,8 +117,10 @@ func TestToolNamesFitEveryAPI(t *testing.T) {
 
 // FuzzState reads states that anybody may have written.
 func FuzzState(f *testing.F) {
-	s := state{Version: stateVersion, Run: "r", Epoch: 1, Stage: stageCall, Calls: []call{{Progress: callStarted}},
-		Pin: pin{ID: strings.Repeat("0f", 16), First: 1, Last: 2, Digest: chain("", nil)}}
+	s := state{
+		Version: stateVersion, Run: "r", Epoch: 1, Stage: stageCall, Calls: []call{{Progress: callStarted}},
+		Pin: pin{ID: strings.Repeat("0f", 16), First: 1, Last: 2, Digest: chain("", nil)},
+	}
 	f.Add(s.encode())
 	f.Add([]byte(`{"v":1,"run":"r","stage":"ended","outcome":{}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
