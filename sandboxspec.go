@@ -39,6 +39,15 @@ const (
 	MinOpenFiles   = 64
 )
 
+// The largest limits that every kernel takes.
+const (
+	MaxMemoryBytes = 1 << 50
+	MaxDiskBytes   = 8 << 40
+	MaxProcesses   = 1 << 22
+	MaxMilliCPUs   = 1_000_000
+	MaxOpenFiles   = 1 << 20
+)
+
 // IdleMode says what becomes of a sandbox whose hold has run out.
 type IdleMode string
 
@@ -67,17 +76,21 @@ func (s SandboxSpec) Validate() error {
 		return Errorf(CodeInvalid, "sandbox.idle: destroy or snapshot.")
 	}
 	for _, l := range []struct {
-		name       string
-		value, min int64
+		name            string
+		value, min, max int64
 	}{
-		{"memoryBytes", s.Limits.MemoryBytes, MinMemoryBytes},
-		{"diskBytes", s.Limits.DiskBytes, MinDiskBytes},
-		{"milliCPUs", int64(s.Limits.MilliCPUs), MinMilliCPUs},
-		{"processes", int64(s.Limits.Processes), MinProcesses},
-		{"openFiles", int64(s.Limits.OpenFiles), MinOpenFiles},
+		{"memoryBytes", s.Limits.MemoryBytes, MinMemoryBytes, MaxMemoryBytes},
+		{"diskBytes", s.Limits.DiskBytes, MinDiskBytes, MaxDiskBytes},
+		{"milliCPUs", int64(s.Limits.MilliCPUs), MinMilliCPUs, MaxMilliCPUs},
+		{"processes", int64(s.Limits.Processes), MinProcesses, MaxProcesses},
+		{"openFiles", int64(s.Limits.OpenFiles), MinOpenFiles, MaxOpenFiles},
 	} {
-		if l.value != 0 && l.value < l.min {
+		switch {
+		case l.value == 0:
+		case l.value < l.min:
 			return Errorf(CodeInvalid, "sandbox.limits.%s: at least %d.", l.name, l.min)
+		case l.value > l.max:
+			return Errorf(CodeInvalid, "sandbox.limits.%s: at most %d.", l.name, l.max)
 		}
 	}
 	return s.Network.Validate()
