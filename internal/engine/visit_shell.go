@@ -149,10 +149,11 @@ func (v *Visit) startShell(ctx context.Context, o OpenShell) (*Process, error) {
 	s := link.StartParams{
 		ProcessID: shellPrefix + o.Name, Argv: o.Argv, Cwd: dir, TTY: o.TTY, PipeStdin: true,
 		Rows: o.Rows, Cols: o.Cols, SpoolBytes: shellSpool, Retain: link.RetainAck,
-		Env: map[string]string{
-			"HOME": sandbox.HomePath, "SHELL": info.Shell.Path, "LANG": "C.UTF-8",
-			"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-		},
+		Env:     map[string]string{"HOME": sandbox.HomePath, "SHELL": info.Shell.Path},
+		Inherit: true, // what the image says
+	}
+	if info.Path == "" { // it says nothing
+		s.Env["PATH"], s.Env["LANG"] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "C.UTF-8"
 	}
 	maps.Copy(s.Env, v.c.gate.env())
 	if o.TTY {

@@ -10,19 +10,21 @@ import (
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+
+	"github.com/sojourn-dev/sojourn/sandbox"
 )
 
 var (
-	// ErrNotAllowed reports a reference that the configuration does not allow. It is
-	// also a sandbox.ErrInvalidSpec.
+	// ErrNotAllowed reports a reference that the configuration does not allow. As each
+	// of these, it is also a sandbox.ErrInvalidSpec: to ask again changes nothing.
 	ErrNotAllowed = errors.New("the image is not allowed")
 	// ErrCorrupt reports an image that is not what it says it is, or that cannot be
 	// understood.
-	ErrCorrupt = errors.New("the image is damaged or not usable")
+	ErrCorrupt = fmt.Errorf("%w: the image is damaged or not usable", sandbox.ErrInvalidSpec)
 	// ErrTooLarge reports an image that is over a limit.
-	ErrTooLarge = errors.New("the image is too large")
+	ErrTooLarge = fmt.Errorf("%w: the image is too large", sandbox.ErrInvalidSpec)
 	// ErrPlatform reports an image that does not exist for the platform.
-	ErrPlatform = errors.New("the image does not exist for the platform")
+	ErrPlatform = fmt.Errorf("%w: the image does not exist for the platform", sandbox.ErrInvalidSpec)
 )
 
 // Limits bounds one image.
