@@ -24,16 +24,16 @@ func (m Money) CentsUp() int64 {
 
 // Limits bound what a session may use. A zero field is no limit.
 type Limits struct {
-	Cost       Money
-	Iterations int64
-	Duration   time.Duration
+	Cost       Money         `json:"cost,omitempty"`
+	Iterations int64         `json:"iterations,omitempty"`
+	Duration   time.Duration `json:"duration,omitempty"`
 }
 
 // Usage is what a session has used.
 type Usage struct {
-	Cost       Money
-	Iterations int64
-	Duration   time.Duration
+	Cost       Money         `json:"cost,omitempty"`
+	Iterations int64         `json:"iterations,omitempty"`
+	Duration   time.Duration `json:"duration,omitempty"`
 }
 
 // Charge is one entry against a budget, made after an execution.
@@ -55,8 +55,16 @@ const (
 
 // Budget is the limits of a session and what was used of them.
 type Budget struct {
-	Limits Limits
-	Usage  Usage
+	Limits Limits `json:"limits,omitzero"`
+	Usage  Usage  `json:"usage,omitzero"`
+}
+
+// Admit refuses work when a limit is reached. The code is budget_exceeded.
+func (b Budget) Admit() error {
+	if l := b.Exhausted(); l != "" {
+		return Errorf(CodeBudgetExceeded, "The session has reached the %s limit of its budget.", l)
+	}
+	return nil
 }
 
 // Exhausted returns the first limit that the usage has reached, or "". Work is

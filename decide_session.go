@@ -27,6 +27,7 @@ type NewSession struct {
 	Metadata map[string]string
 	Base     string
 	Sandbox  SandboxSpec
+	Limits   Limits // of its budget
 }
 
 // Create decides on a new session. Nothing is provisioned: a turn causes that.
@@ -45,12 +46,15 @@ func Create(now time.Time, in NewSession) (*Decision, error) {
 	if len(in.Model) > MaxModelBytes || strings.ContainsFunc(in.Model, notPrintable) {
 		return nil, Errorf(CodeInvalid, "model: must be a name of at most %d printable bytes.", MaxModelBytes)
 	}
+	if l := in.Limits; min(int64(l.Cost), l.Iterations, int64(l.Duration)) < 0 {
+		return nil, Errorf(CodeInvalid, "budget: a limit must not be negative.")
+	}
 	if err := in.Sandbox.Validate(); err != nil {
 		return nil, err
 	}
 	f := Facts{Session: Session{
 		ID: in.ID, Project: in.Project, Contract: in.Contract, Title: in.Title, Runtime: in.Runtime, Model: in.Model,
-		Metadata: in.Metadata, Base: in.Base, Sandbox: in.Sandbox, State: SessionNew, CreatedAt: now, UpdatedAt: now,
+		Metadata: in.Metadata, Base: in.Base, Sandbox: in.Sandbox, Budget: Budget{Limits: in.Limits}, State: SessionNew, CreatedAt: now, UpdatedAt: now,
 	}}
 	d := f.Decide(now)
 	d.created = true
@@ -67,6 +71,9 @@ func (d *Decision) Submit(turn TurnID, run RunID, input []Part) error {
 		return err
 	}
 	if err := d.admits(); err != nil {
+		return err
+	}
+	if err := s.Budget.Admit(); err != nil {
 		return err
 	}
 	if s.State == SessionNew {
@@ -187,4 +194,18 @@ func (d *Decision) NoteNetwork(epoch int64, decisions []NetworkDecision) {
 		turn, run = r.Turn, r.ID
 	}
 	d.emit(EventNetworkDecided, turn, run, map[string]any{"epoch": epoch, "decisions": decisions})
+}
+
+// charge books what an execution has cost, and says when a threshold or a limit
+// of the budget is reached by it.
+func (d *Decision) charge(c Charge, turn TurnID, run RunID) {
+	s := &d.facts.Session
+	before := s.Budget
+	s.Budget = before.Charge(c)
+	if now := s.Budget.Warning(); now > before.Warning() {
+		d.emit(EventBudgetWarning, turn, run, map[string]any{"percent": now, "remaining": s.Budget.Remaining()})
+	}
+	if l := s.Budget.Exhausted(); l != "" && before.Exhausted() == "" {
+		d.emit(EventBudgetReached, turn, run, map[string]any{"limit": l})
+	}
 }

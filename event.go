@@ -40,9 +40,11 @@ const (
 	EventInteractionAnswered  EventType = "interaction.answered"
 	EventInteractionExpired   EventType = "interaction.expired"
 	EventInteractionWithdrawn EventType = "interaction.withdrawn"
-	EventAgentUpdate          EventType = "agent.update" // one protocol update, with its raw form
-	EventAgentLog             EventType = "agent.log"    // output outside the protocol
-	EventModelCalled          EventType = "model.called" // one call of a model through the gateway: usage, cost and outcome, no content
+	EventAgentUpdate          EventType = "agent.update"   // one protocol update, with its raw form
+	EventAgentLog             EventType = "agent.log"      // output outside the protocol
+	EventBudgetWarning        EventType = "budget.warning" // 80 or 95 percent of a limit are used
+	EventBudgetReached        EventType = "budget.reached" // a limit is reached: no more work is admitted
+	EventModelCalled          EventType = "model.called"   // one call of a model through the gateway: usage, cost and outcome, no content
 )
 
 // EventTypes lists every event type, for the catalogue and for filters.
@@ -55,6 +57,7 @@ var EventTypes = []EventType{
 	EventWorkspaceLimit, EventNetworkChanged, EventNetworkDecided, EventCheckpointSealed, EventCheckpointFailed,
 	EventInteractionRequested, EventInteractionAnswered, EventInteractionExpired,
 	EventInteractionWithdrawn, EventAgentUpdate, EventAgentLog, EventModelCalled,
+	EventBudgetWarning, EventBudgetReached,
 }
 
 // Event is an appended fact. Seq starts at 1 in each session and has no gap; an

@@ -51,7 +51,9 @@ func TestRandomCommandsKeepTheInvariants(t *testing.T) {
 
 func newWorld(t *rapid.T) *world {
 	w := &world{now: noon, work: map[string]time.Time{}}
-	d, err := Create(noon, NewSession{ID: "s", Project: DefaultProject, Contract: ContractCloud, Runtime: "script"})
+	d, err := Create(noon, NewSession{ID: "s", Project: DefaultProject, Contract: ContractCloud, Runtime: "script",
+		Limits: Limits{Cost: rapid.SampledFrom([]Money{0, 0, 10}).Draw(t, "budget")},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +237,7 @@ var modelCommands = map[string]func(*rapid.T, *world) func(*Decision) error{
 		failure := rapid.SampledFrom([]ModelFailure{"", ModelStatus, ModelCut, ModelCancelled}).Draw(t, "failure")
 		return func(d *Decision) error {
 			was := d.Facts().Active
-			d.NoteModelCall(epoch, ModelCall{Failure: failure})
+			d.NoteModelCall(epoch, ModelCall{Failure: failure, CostMicroCents: 9})
 			r := d.Facts().Active
 			if r != nil && r.Epoch == epoch && failure != ModelCancelled && (r.ModelError != nil) != (failure != "") {
 				t.Fatalf("after a call with failure %q the run remembers %+v", failure, r.ModelError)

@@ -141,6 +141,7 @@ func (d *Decision) NoteModelCall(epoch int64, c ModelCall) {
 		}
 	}
 	d.emit(EventModelCalled, turn, run, modelCalled{Epoch: epoch, ModelCall: c})
+	d.charge(Charge{Cost: c.CostMicroCents}, turn, run)
 }
 
 // modelCalled is the payload of the event.
@@ -152,7 +153,7 @@ type modelCalled struct {
 func sameError(a, b *ModelError) bool { return a == b || a != nil && b != nil && *a == *b }
 
 // AdmitModelCall refuses a call of a model from the sandbox of epoch. The codes are
-// session_archived and workspace_expired.
+// session_archived, workspace_expired and budget_exceeded.
 func (f Facts) AdmitModelCall(epoch int64, now time.Time) error {
 	if f.Session.Archived() {
 		return Errorf(CodeSessionArchived, "The session is archived, and calls no models any more.")
@@ -161,5 +162,5 @@ func (f Facts) AdmitModelCall(epoch int64, now time.Time) error {
 	if l == nil || l.Epoch != epoch || l.State != LeaseDraining && !l.Live(now) {
 		return Errorf(CodeWorkspaceExpired, "The lease of this sandbox has ended, and with it its access to models.")
 	}
-	return nil
+	return f.Session.Budget.Admit()
 }

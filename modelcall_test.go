@@ -3,6 +3,7 @@ package sojourn
 import (
 	"math"
 	"math/big"
+	"slices"
 	"testing"
 	"time"
 
@@ -120,4 +121,45 @@ func TestModelsAreForTheSandboxThatIsHeld(t *testing.T) {
 	refused(t, "after the hold", f.AdmitModelCall(1, noon.Add(48*time.Hour)), CodeWorkspaceExpired)
 	archived := must(t, scene(t, "", ""), noon.Add(time.Minute), (*Decision).Archive)
 	refused(t, "when archived", archived.AdmitModelCall(1, noon.Add(time.Minute)), CodeSessionArchived)
+}
+
+// TestCallsOfModelsAreChargedAndBounded: a call is admitted below the limit,
+// charged once it has ended, and the one that goes beyond is the last (G8).
+func TestCallsOfModelsAreChargedAndBounded(t *testing.T) {
+	f := Facts{Session: Session{ID: "s", State: SessionOpen, LastEpoch: 1, Budget: Budget{Limits: Limits{Cost: 100}}}}
+	f.Lease = &Lease{
+		Session: "s", Epoch: 1, State: LeaseHeld, GrantedAt: noon, TouchedAt: noon, Ceiling: DefaultCeiling, Hold: DefaultHold,
+	}
+	var told []EventType
+	call := func(cost Money) {
+		t.Helper()
+		if err := f.AdmitModelCall(1, noon); err != nil {
+			t.Fatalf("a call was refused at %d of 100: %v", f.Session.Budget.Usage.Cost, err)
+		}
+		d := f.Decide(noon)
+		d.NoteModelCall(1, ModelCall{CostMicroCents: cost})
+		f = d.Facts()
+		for _, e := range d.Change().Events {
+			if e.Type != EventModelCalled {
+				told = append(told, e.Type)
+			}
+		}
+	}
+	call(79)
+	call(1)  // 80: a warning
+	call(14) // 94
+	call(5)  // 99: another
+	call(50) // the overshoot
+	if want := []EventType{EventBudgetWarning, EventBudgetWarning, EventBudgetReached}; !slices.Equal(told, want) {
+		t.Errorf("told %v, want %v", told, want)
+	}
+	if got := f.Session.Budget.Usage.Cost; got != 149 {
+		t.Errorf("charged %d, want 149", got)
+	}
+	if err := f.AdmitModelCall(1, noon); CodeOf(err) != CodeBudgetExceeded {
+		t.Errorf("a call beyond the limit: %v", err)
+	}
+	if err := f.Decide(noon).Submit("t", "r", hello); CodeOf(err) != CodeBudgetExceeded {
+		t.Errorf("a turn beyond the limit: %v", err)
+	}
 }

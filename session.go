@@ -49,6 +49,7 @@ type Session struct {
 	Metadata map[string]string
 	Base     string // the repository commit that its trees build on; "" for none
 	Sandbox  SandboxSpec
+	Budget   Budget
 
 	State       SessionState
 	CloseReason CloseReason

@@ -14,6 +14,7 @@ type CreateSession struct {
 	Runtime     string            `json:"runtime,omitempty"` // "" means the server's default
 	Model       string            `json:"model,omitempty"`   // "" means the server's choice
 	Metadata    map[string]string `json:"metadata,omitempty"`
+	Budget      *BudgetLimits     `json:"budget,omitempty"`
 	Sandbox     *Sandbox          `json:"sandbox,omitempty"`
 	InitialTurn *TurnInput        `json:"initialTurn,omitempty"`
 }

@@ -32,6 +32,18 @@ type Network struct {
 	Raw         bool     `json:"raw,omitempty"`
 }
 
+// BudgetLimits bounds what a session may use. Zero is no limit.
+type BudgetLimits struct {
+	CostMicroCents int64 `json:"costMicroCents,omitempty"` // of calls of models, in millionths of a cent
+}
+
+// Budget is what a session may use and has used.
+type Budget struct {
+	Limits         BudgetLimits `json:"limits"`
+	CostMicroCents int64        `json:"costMicroCents"`
+	Reached        string       `json:"reached,omitempty"` // the limit that is reached; "" for none
+}
+
 // SetNetwork changes what the sandboxes of a session may reach. It has taken
 // effect when it returns.
 func (c *Client) SetNetwork(ctx context.Context, id string, n Network) (Session, error) {

@@ -21,6 +21,7 @@ type Session struct {
 	ArchivedAt       *time.Time        `json:"archivedAt,omitempty"`
 	Turns            int64             `json:"turns"`
 	LastSequence     int64             `json:"lastSequence"`
+	Budget           *Budget           `json:"budget,omitempty"`
 	Sandbox          *Sandbox          `json:"sandbox,omitempty"`
 	Workspace        Workspace         `json:"workspace"`
 	Continuation     Continuation      `json:"continuation"`

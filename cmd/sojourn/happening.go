@@ -165,6 +165,8 @@ type eventData struct {
 	Mode      string
 	Allow     []string
 	Decisions []sojourn.NetworkDecision
+	Percent   int
+	Limit     string
 }
 
 // ending says how a run ended; took is how long it did, or "".

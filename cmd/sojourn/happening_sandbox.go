@@ -38,6 +38,10 @@ func ofSandbox(t sojourn.EventType, d eventData) string {
 			return "network: may reach " + terminal.Line(strings.Join(d.Allow, ", "), 500)
 		}
 		return "network: " + terminal.Line(d.Mode, 40)
+	case sojourn.EventBudgetWarning:
+		return fmt.Sprintf("budget: %d percent are used", d.Percent)
+	case sojourn.EventBudgetReached:
+		return "budget: the " + terminal.Line(d.Limit, 40) + " limit is reached; no more work is admitted"
 	case sojourn.EventNetworkDecided:
 		return "network: " + decisions(d.Decisions)
 	}

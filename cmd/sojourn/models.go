@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -36,6 +37,14 @@ func (s *setup) openWay() (*server.Way, error) {
 		return nil, fmt.Errorf("configuration: models: %w", err)
 	}
 	return server.NewWay(s.egress, g, key), nil
+}
+
+// mcpServers are the servers of tools that every agent gets.
+func (s *setup) mcpServers() (list []json.RawMessage) {
+	for _, m := range s.cfg.MCPServers {
+		list = append(list, m.ACP())
+	}
+	return list
 }
 
 func providerOf(p config.Provider) (gateway.Provider, error) {

@@ -82,13 +82,15 @@ func prepareCreate(fs *flag.FlagSet) func(context.Context, *shell, []string) err
 	title := fs.String("title", "", "a `title` for people")
 	runtime := fs.String("runtime", "", "the agent `program`; the server's default when not given")
 	model := fs.String("model", "", "the `model` that it is to use; the server's choice when not given")
+	var cost costFlag
+	fs.Var(&cost, "max-cost", "the most that calls of models may cost, an `amount` such as 2.50")
 	turn := fs.String("turn", "", "the first turn's `text`")
 	quiet := fs.Bool("quiet", false, "print the id and nothing else")
 	var metadata pairsFlag
 	fs.Var(&metadata, "metadata", "`key=value` to keep with the session; may be repeated")
 	box := sandboxFlags(fs)
 	return func(ctx context.Context, s *shell, _ []string) error {
-		in := client.CreateSession{Title: *title, Runtime: *runtime, Model: *model, Metadata: metadata, Sandbox: box.sandbox()}
+		in := client.CreateSession{Title: *title, Runtime: *runtime, Model: *model, Metadata: metadata, Sandbox: box.sandbox(), Budget: cost.limits()}
 		if *turn != "" {
 			in.InitialTurn = &client.TurnInput{Input: client.Text(*turn)}
 		}
@@ -192,6 +194,7 @@ func (s *shell) describe(v client.Session) {
 	}
 	fields = append(
 		fields,
+		field{"cost", costOf(v.Budget)},
 		field{"turns", strconv.FormatInt(v.Turns, 10)},
 		field{"events", strconv.FormatInt(v.LastSequence, 10)},
 		field{"created", s.p.when(v.CreatedAt)},

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -84,6 +86,45 @@ func (f *coresFlag) Set(s string) error {
 	v, err := config.ParseCores(s)
 	*f = coresFlag(v)
 	return err
+}
+
+// costFlag is an amount of money in millionths of a cent.
+type costFlag int64
+
+// String shows the amount.
+func (f *costFlag) String() string { return strconv.FormatFloat(float64(*f)/1e8, 'f', -1, 64) }
+
+// Set parses an amount.
+func (f *costFlag) Set(s string) error {
+	v, err := config.ParseMoney(s)
+	if err == nil && v == 0 {
+		err = errors.New("nothing could be done for nothing")
+	}
+	*f = costFlag(v)
+	return err
+}
+
+// limits are the limits of a budget; nil for none.
+func (f costFlag) limits() *client.BudgetLimits {
+	if f == 0 {
+		return nil
+	}
+	return &client.BudgetLimits{CostMicroCents: int64(f)}
+}
+
+// costOf is one line about what a session has cost; "" when that is nothing.
+func costOf(b *client.Budget) string {
+	if b == nil {
+		return ""
+	}
+	text := fmt.Sprintf("%.4f", float64(b.CostMicroCents)/1e8)
+	if b.Limits.CostMicroCents > 0 {
+		text += fmt.Sprintf(" of %.4f", float64(b.Limits.CostMicroCents)/1e8)
+	}
+	if b.Reached != "" {
+		text += "; the limit is reached"
+	}
+	return text
 }
 
 func prepareNetwork(fs *flag.FlagSet) func(context.Context, *shell, []string) error {

@@ -28,8 +28,10 @@ type Config struct {
 	Driver  Driver  `yaml:"driver"`
 	Warm    Warm    `yaml:"warm"`
 	Images  Images  `yaml:"images"`
-	Network Network `yaml:"network"`
-	Models  Models  `yaml:"models"`
+	// MCPServers are given to every agent that takes them.
+	MCPServers []MCPServer `yaml:"mcpServers"`
+	Network    Network     `yaml:"network"`
+	Models     Models      `yaml:"models"`
 	// Runtimes are changes of the table of agent programs, by id.
 	Runtimes map[string]Runtime `yaml:"runtimes"`
 	// DefaultRuntime is that of sessions which name none; "" is the script agent.
@@ -191,6 +193,9 @@ func Parse(text []byte) (c Config, err error) {
 
 // check refuses what no part of the server would look at more closely.
 func (c Config) check() error {
+	if err := checkMCP(c.MCPServers); err != nil {
+		return err
+	}
 	l := c.Sandbox.Limits
 	switch {
 	case min(l.Processes, l.OpenFiles) < 0:

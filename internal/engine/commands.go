@@ -31,6 +31,7 @@ type Create struct {
 	Model       string // "" leaves the choice to the installation
 	Metadata    map[string]string
 	Sandbox     sojourn.SandboxSpec
+	Limits      sojourn.Limits // of its budget
 	InitialTurn []sojourn.Part // nil submits nothing
 	Idempotency Idempotency
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -53,6 +54,8 @@ type Config struct {
 	Egress Egress
 	// Models are those that runtimes may use; nil means that there are none.
 	Models Models
+	// MCPServers are given to every agent, each as ACP writes it.
+	MCPServers []json.RawMessage
 	// Processes keeps saved processes, and SnapshotDir is where they are unpacked,
 	// absolute; without them none are saved.
 	Processes   ProcessStore

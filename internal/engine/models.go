@@ -45,6 +45,7 @@ const modelURL = "http://" + sandbox.EgressAddress + "/model"
 // offerModel fills in what a runtime is told of models. One that needs a model and
 // gets none is found unavailable by its harness.
 func (e *Engine) offerModel(job *harness.Job, s sojourn.Session) {
+	job.MCPServers = e.cfg.MCPServers
 	job.Model = s.Model
 	if e.cfg.Models == nil || job.Runtime.API == "" {
 		return

@@ -83,7 +83,7 @@ func (e *Engine) CreateSession(ctx context.Context, in Create) (Created, error) 
 		made, err := once(tx, in.Project, in.Idempotency, func() (remembered, error) {
 			d, err := sojourn.Create(tx.Now(), sojourn.NewSession{
 				ID: ids.Session, Project: in.Project, Contract: in.Contract,
-				Title: in.Title, Runtime: in.Runtime, Model: in.Model, Metadata: in.Metadata, Sandbox: in.Sandbox,
+				Title: in.Title, Runtime: in.Runtime, Model: in.Model, Metadata: in.Metadata, Sandbox: in.Sandbox, Limits: in.Limits,
 			})
 			if err != nil {
 				return ids, err

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -49,6 +50,9 @@ type Config struct {
 	Egress engine.Egress
 	// Models are those that agents may use; nil means none. A [Way] is both.
 	Models engine.Models
+	// MCPServers are given to every agent, each as the Agent Client Protocol
+	// writes it.
+	MCPServers []json.RawMessage
 	// ProcessKey encrypts saved processes, which are unpacked in SnapshotDir,
 	// absolute; without it none are saved.
 	ProcessKey  *age.X25519Identity
@@ -120,7 +124,7 @@ func (s *Server) assemble(ctx context.Context, c Config, h *hub.Hub) (err error)
 		processes = snapshot.New(c.Bucket, c.ProcessKey)
 	}
 	s.Engine, err = engine.New(engine.Config{
-		Sandbox: c.Sandbox, CheckImage: c.CheckImage, Egress: c.Egress, Models: c.Models, Tidy: c.Tidy, Processes: processes, SnapshotDir: c.SnapshotDir,
+		Sandbox: c.Sandbox, CheckImage: c.CheckImage, Egress: c.Egress, Models: c.Models, MCPServers: c.MCPServers, Tidy: c.Tidy, Processes: processes, SnapshotDir: c.SnapshotDir,
 		Store: s.store, Hub: h, Checkpoints: checkpoint.New(c.Bucket, checkpoint.Config{}), Cache: c.Cache,
 		Driver: s.Driver, DriverReason: s.DriverReason, Harness: c.Harness, Runtimes: c.Runtimes,
 		Terms: c.Terms, TurnDeadline: c.TurnDeadline, CancelGrace: c.CancelGrace, SweepEvery: c.SweepEvery,

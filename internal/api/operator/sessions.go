@@ -47,6 +47,7 @@ type CreateSessionBody struct {
 	Runtime     string            `json:"runtime,omitempty" maxLength:"64" doc:"The agent program; the server's default when absent."`
 	Model       string            `json:"model,omitempty" maxLength:"256" doc:"The model that the runtime is to use; the installation's choice when absent."`
 	Metadata    map[string]string `json:"metadata,omitempty" doc:"At most 32 entries of at most 4,096 bytes."`
+	Budget      *BudgetLimits     `json:"budget,omitempty" doc:"What the session may use; without bounds when absent."`
 	Sandbox     *Sandbox          `json:"sandbox,omitempty" doc:"What the session asks of its sandboxes."`
 	InitialTurn *InitialTurn      `json:"initialTurn,omitempty" doc:"A turn to submit at once."`
 }
@@ -124,7 +125,7 @@ func (h *handler) createSession(ctx context.Context, in *createSessionInput) (*c
 	}
 	create := engine.Create{
 		Project: api.Caller(ctx).Project, Contract: sojourn.Contract(in.Body.Contract), Title: in.Body.Title,
-		Runtime: in.Body.Runtime, Model: in.Body.Model, Metadata: in.Body.Metadata, Sandbox: in.Body.Sandbox.spec(), Idempotency: idem,
+		Runtime: in.Body.Runtime, Model: in.Body.Model, Metadata: in.Body.Metadata, Sandbox: in.Body.Sandbox.spec(), Limits: in.Body.Budget.limits(), Idempotency: idem,
 	}
 	if in.Body.InitialTurn != nil {
 		create.InitialTurn = in.Body.InitialTurn.Input.Parts()

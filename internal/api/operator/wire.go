@@ -24,6 +24,7 @@ type Session struct {
 	ArchivedAt       api.Time          `json:"archivedAt,omitempty"`
 	Turns            int64             `json:"turns" doc:"How many turns were submitted."`
 	LastSequence     int64             `json:"lastSequence" doc:"The number of the last event."`
+	Budget           *Budget           `json:"budget,omitempty" doc:"Absent when nothing bounds it and nothing was used."`
 	Sandbox          *Sandbox          `json:"sandbox,omitempty" doc:"What the session asks of its sandboxes; absent when nothing."`
 	Workspace        Workspace         `json:"workspace"`
 	Continuation     Continuation      `json:"continuation"`
@@ -181,7 +182,7 @@ func session(f sojourn.Facts, now time.Time) Session {
 		ID: string(s.ID), Project: string(s.Project), Contract: string(s.Contract), Title: s.Title, Runtime: s.Runtime, Model: s.Model,
 		Metadata: s.Metadata, State: string(s.State), CloseReason: string(s.CloseReason),
 		CreatedAt: api.Instant(s.CreatedAt), UpdatedAt: api.Instant(s.UpdatedAt), ArchivedAt: api.Instant(s.ArchivedAt),
-		Turns: s.Turns, LastSequence: s.LastSeq, Sandbox: sandboxOf(s.Sandbox),
+		Turns: s.Turns, LastSequence: s.LastSeq, Sandbox: sandboxOf(s.Sandbox), Budget: budgetOf(s.Budget),
 		Workspace: Workspace{State: string(w.State), ExpiresAt: api.Instant(w.ExpiresAt)},
 		Continuation: Continuation{
 			CanContinue: c.CanContinue, State: string(c.State), Conversation: Fidelity{string(c.Conversation)},

@@ -165,7 +165,7 @@ CREATE TABLE sessions (
 	last_run     TEXT   NOT NULL,
 	worked       BIGINT NOT NULL,
 	head         TEXT   NOT NULL
-, sandbox TEXT NOT NULL DEFAULT '', model TEXT NOT NULL DEFAULT '');
+, sandbox TEXT NOT NULL DEFAULT '', model TEXT NOT NULL DEFAULT '', budget TEXT NOT NULL DEFAULT '');
 CREATE INDEX sessions_newest ON sessions (created_at, id);
 CREATE INDEX sessions_newest_of_project ON sessions (project, created_at, id);
 CREATE TABLE sqlite_sequence(name,seq);
