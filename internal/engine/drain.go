@@ -32,8 +32,12 @@ type ProcessStore interface {
 // forgetPatience bounds the deletion of one object.
 const forgetPatience = 30 * time.Second
 
-// drainPatience bounds the draining of one lease.
+// drainPatience bounds one try to drain a lease.
 const drainPatience = 10 * time.Minute
+
+// capturePatience is how long after its deadline a lease is still drained again
+// when its files cannot be captured, because the disk is full, for one.
+const capturePatience = time.Hour
 
 // draining is a drain in flight. done is closed when err is set.
 type draining struct {
@@ -113,6 +117,9 @@ func (e *Engine) drainNow(ctx context.Context, id sojourn.SessionID) error {
 		}
 		f.ck.Processes = saved
 	}
+	if f.err != nil && e.Now().Before(l.Deadline().Add(capturePatience)) {
+		return f.err
+	}
 	return e.drained(ctx, facts, func(_ *store.Tx, d *sojourn.Decision) error {
 		if lost != "" {
 			d.LoseProcesses(l.Epoch, lost)
@@ -129,6 +136,7 @@ type drainedFiles struct {
 	begun sojourn.Checkpoint
 	ck    sojourn.Checkpoint // as of the last capture
 	notes sojourn.CaptureNotes
+	err   error // why there was none
 }
 
 func (e *Engine) beginDrain(ctx context.Context, facts sojourn.Facts, c *compute) (*drainedFiles, error) {
@@ -154,12 +162,13 @@ func (e *Engine) beginDrain(ctx context.Context, facts sojourn.Facts, c *compute
 func (f *drainedFiles) capture(ctx context.Context) error {
 	l, stored := *f.facts.Lease, f.ck.Stored
 	row, _ := f.e.runtime(f.facts.Session.Runtime)
-	f.ck, f.notes = f.begun, sojourn.CaptureNotes{}
+	f.ck, f.notes, f.err = f.begun, sojourn.CaptureNotes{}, nil
 	got, err := f.e.captureAgain(ctx, f.c, f.facts, row)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	if err != nil {
+		f.err = fmt.Errorf("capture a draining lease: %w", err)
 		f.e.log.Error("capture a draining lease", "session", l.Session, "lease_epoch", l.Epoch, "error", err)
 		f.ck.Conversation, f.ck.ConversationReason = sojourn.FidelityResultOnly, "capture_failed"
 		f.ck.Workspace, f.ck.WorkspaceReason = sojourn.FidelityNone, "capture_failed"

@@ -69,7 +69,9 @@ func (e *Engine) release(ctx context.Context, ref Ref, why string, processes boo
 }
 
 // saves reports what is to be saved of a lease that is over: files, when its sandbox
-// may have some that no checkpoint has, and processes, when the session keeps them.
+// may have some that no checkpoint has, because they were put there outside a run or
+// could not be captured at the end of the last one, and processes, when the session
+// keeps them.
 func (e *Engine) saves(f sojourn.Facts) (files, processes bool) {
 	if r := f.Active; r != nil && (r.State == sojourn.RunActive || r.State == sojourn.RunSealing) {
 		return false, false
@@ -78,5 +80,7 @@ func (e *Engine) saves(f sojourn.Facts) (files, processes bool) {
 	if idle == "" {
 		idle = e.cfg.Sandbox.Idle
 	}
-	return f.Unsaved(), idle == sojourn.IdleSnapshot && e.checkProcesses("") == nil
+	h := f.Head
+	torn := h != nil && h.Run == f.Session.LastRun && !h.Restorable(f.Session.Base)
+	return torn || f.Unsaved(), idle == sojourn.IdleSnapshot && e.checkProcesses("") == nil
 }

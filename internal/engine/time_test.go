@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"filippo.io/age"
 	"gocloud.dev/blob"
+	"gocloud.dev/blob/fileblob"
 	"gocloud.dev/blob/memblob"
 
 	"github.com/sojourn-dev/sojourn"
@@ -32,12 +34,25 @@ type bubble struct {
 	e      *engine.Engine
 	fake   *fake.Driver
 	bucket *blob.Bucket
+	blobs  string // its directory
 	db     store.Store
 	ref    engine.Ref
 }
 
 // inBubble runs f on a real store with the fake driver in a synctest bubble.
 func inBubble(t *testing.T, f func(b *bubble)) {
+	bubbleOn(t, func(string) (*blob.Bucket, error) { return memblob.OpenBucket(nil), nil }, f)
+}
+
+// inBubbleOnDisk has the blob store in a directory. Its objects have the time of the
+// machine, not that of the bubble.
+func inBubbleOnDisk(t *testing.T, f func(b *bubble)) {
+	bubbleOn(t, func(dir string) (*blob.Bucket, error) {
+		return fileblob.OpenBucket(dir, &fileblob.Options{CreateDir: true, NoTempDir: true, Metadata: fileblob.MetadataDontWrite})
+	}, f)
+}
+
+func bubbleOn(t *testing.T, open func(dir string) (*blob.Bucket, error), f func(b *bubble)) {
 	dir := t.TempDir()
 	if shm, err := os.MkdirTemp("/dev/shm", "sojourn-"); err == nil { // hours pass: each commit should cost little
 		t.Cleanup(func() { os.RemoveAll(shm) })
@@ -47,7 +62,10 @@ func inBubble(t *testing.T, f func(b *bubble)) {
 		driver := fake.New(fake.Config{
 			Dir: filepath.Join(dir, "sandboxes"), Programs: map[string]keeper.Program{sandbox.KeeperPath: script.Run},
 		})
-		bucket := memblob.OpenBucket(nil)
+		bucket, err := open(filepath.Join(dir, "blobs"))
+		if err != nil {
+			t.Fatal(err)
+		}
 		row, _ := harness.RuntimeByID("script")
 		key, err := age.GenerateX25519Identity()
 		if err != nil {
@@ -74,7 +92,7 @@ func inBubble(t *testing.T, f func(b *bubble)) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f(&bubble{T: t, e: s.Engine, fake: driver, bucket: bucket, db: db, ref: engine.Ref{Project: sojourn.DefaultProject, ID: made.Facts.Session.ID}})
+		f(&bubble{T: t, e: s.Engine, fake: driver, bucket: bucket, blobs: filepath.Join(dir, "blobs"), db: db, ref: engine.Ref{Project: sojourn.DefaultProject, ID: made.Facts.Session.ID}})
 		cancel()
 		<-done
 		driver.Shutdown()
@@ -254,6 +272,81 @@ func TestResumeThatHangsLeavesTimeForAColdStart(t *testing.T) {
 		}
 		if n := len(b.fake.Created()); n != 2 {
 			b.Errorf("%d sandboxes were made, want one more", n)
+		}
+	})
+}
+
+// breakBlobs makes every use of the blob store fail until mend is called.
+func (b *bubble) breakBlobs() (mend func()) {
+	b.Helper()
+	away := b.blobs + ".away"
+	if err := errors.Join(os.Rename(b.blobs, away), os.WriteFile(b.blobs, nil, 0o600)); err != nil {
+		b.Fatal(err)
+	}
+	return func() {
+		if err := errors.Join(os.Remove(b.blobs), os.Rename(away, b.blobs)); err != nil {
+			b.Error(err)
+		}
+	}
+}
+
+// visit uses the sandbox outside a run, so that it may hold what no checkpoint does.
+func (b *bubble) visit() {
+	b.Helper()
+	v, err := b.e.Visit(b.Context(), b.ref, time.Minute)
+	if err != nil {
+		b.Fatal(err)
+	}
+	v.Close()
+}
+
+// TestFilesThatCannotBeCapturedAreKeptForAnHour: a disk that is full when a lease ends
+// costs no files if there is space within an hour; after that the lease ends, and what
+// was sealed before stays good.
+func TestFilesThatCannotBeCapturedAreKeptForAnHour(t *testing.T) {
+	for _, mended := range []bool{true, false} {
+		inBubbleOnDisk(t, func(b *bubble) {
+			b.ended(b.submit("@write f one"), time.Minute)
+			first := b.facts().Head.ID
+			b.visit()
+			mend := b.breakBlobs()
+			time.Sleep(sojourn.DefaultHold + 30*time.Minute)
+			if l := b.facts().Lease; l.State != sojourn.LeaseDraining || b.sandboxes() != 1 {
+				b.Errorf("the lease is %s with %d sandboxes while its files cannot be captured", l.State, b.sandboxes())
+			}
+			if mended {
+				mend()
+			}
+			time.Sleep(time.Hour)
+			f := b.facts()
+			if f.Lease.State != sojourn.LeaseExpired || b.sandboxes() != 0 || (f.Head.ID != first) != mended {
+				b.Errorf("mended %v: the lease is %s, %d sandboxes, head %s after %s", mended, f.Lease.State, b.sandboxes(), f.Head.ID, first)
+			}
+			if c := f.Continuation(time.Now()); c.State != sojourn.ContinuationRestorable {
+				b.Errorf("continuation is %+v", c)
+			}
+			if !mended {
+				mend()
+			}
+		})
+	}
+}
+
+// TestRunThatCouldNotBeCapturedIsAtTheEndOfItsLease: the files of a run that completed
+// with its result only are still in its sandbox.
+func TestRunThatCouldNotBeCapturedIsAtTheEndOfItsLease(t *testing.T) {
+	inBubbleOnDisk(t, func(b *bubble) {
+		mend := b.breakBlobs()
+		if r := b.ended(b.submit("@remember a b"), 5*time.Minute); r.State != sojourn.RunCompleted {
+			b.Errorf("run is %s", r.State)
+		}
+		mend()
+		time.Sleep(sojourn.DefaultHold + time.Minute)
+		if c := b.facts().Continuation(time.Now()); c.State != sojourn.ContinuationRestorable || b.sandboxes() != 0 {
+			b.Errorf("continuation is %+v with %d sandboxes", c, b.sandboxes())
+		}
+		if r := b.ended(b.submit("@recall a"), time.Minute); r.State != sojourn.RunCompleted {
+			b.Errorf("run is %s: %+v", r.State, r.Error)
 		}
 	})
 }
