@@ -90,7 +90,7 @@ bench-agents: ## agents in a sandbox, ours and a real one, beside themselves und
 
 .PHONY: chaos
 chaos: ## kill server, keeper, agent and sandbox KILLS (200) times and check the guarantees
-	SOJOURN_KILLS=$(KILLS) $(GO) test -v -count=1 -timeout 60m -run Chaos ./cmd/sojourn ./internal/engine 2>&1 | awk -f tools/tests.awk
+	SOJOURN_KILLS=$(KILLS) $(GO) test -v -count=1 -timeout 60m -run 'Chaos|CrashAtEvery' ./cmd/sojourn ./internal/engine 2>&1 | awk -f tools/tests.awk
 
 .PHONY: agents
 agents: ## drive the real agents from npm against a mock model and compare what it receives (AGENTS=all)

@@ -91,7 +91,7 @@ func (s *story) starts() int { return s.Fake.Started() }
 
 func TestIdleSnapshotFreesTheSandboxAndTheNextUseResumes(t *testing.T) {
 	s := begin(t, servertest.Config{
-		Terms:   sojourn.Terms{Hold: 300 * time.Millisecond},
+		Terms:   sojourn.Terms{Hold: 1500 * time.Millisecond},
 		Sandbox: sojourn.SandboxSpec{Idle: sojourn.IdleSnapshot},
 	})
 	s.completes("@remember a b")

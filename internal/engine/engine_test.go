@@ -178,7 +178,7 @@ func TestConversationThatCannotBeLoaded(t *testing.T) {
 }
 
 func TestIdleLeaseExpires(t *testing.T) {
-	s := begin(t, servertest.Config{Terms: sojourn.Terms{Hold: 300 * time.Millisecond}})
+	s := begin(t, servertest.Config{Terms: sojourn.Terms{Hold: time.Second}})
 	s.completes("@say hi")
 	s.want("workspace", s.session().Workspace.State, "attached")
 	s.until("the hold to lapse", func() bool { return s.session().Workspace.State == "expired" }) // reading does not touch (LE-02)
