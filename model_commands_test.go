@@ -51,7 +51,8 @@ func TestRandomCommandsKeepTheInvariants(t *testing.T) {
 
 func newWorld(t *rapid.T) *world {
 	w := &world{now: noon, work: map[string]time.Time{}}
-	d, err := Create(noon, NewSession{ID: "s", Project: DefaultProject, Contract: ContractCloud, Runtime: "script",
+	d, err := Create(noon, NewSession{
+		ID: "s", Project: DefaultProject, Contract: ContractCloud, Runtime: "script",
 		Limits: Limits{Cost: rapid.SampledFrom([]Money{0, 0, 10}).Draw(t, "budget")},
 	})
 	if err != nil {
