@@ -214,7 +214,7 @@ func (c *conn) readResult(v view) *link.ProcessReadResult {
 		if e.failure != "" {
 			r.Failure = &e.failure
 		}
-		ours.Signal, ours.FailureKind = e.signal, e.kind
+		ours.Signal, ours.FailureKind, ours.ProcessEnding = e.signal, e.kind, e.wire()
 		if c.foreign {
 			status := e.status()
 			r.ExitCode = &status

@@ -3,10 +3,12 @@ package keeper
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -32,14 +34,20 @@ type launch struct {
 
 // child is a process of the operating system.
 type child struct {
-	pid    int
-	status <-chan unix.WaitStatus
-	files  map[fileID]bool // its output pipes or terminal: marks of what it started
-	tty    *os.File        // master side, or nil
-	in     sink            // or nil
-	pumps  []*pump
+	pid   int
+	begun time.Time // just before it was forked
+	rss   int64     // bytes; what the kernel may count for it although they are the keeper's
+	end   <-chan ending
+	reap  *reaper         // knows the other main processes
+	files map[fileID]bool // its output pipes or terminal: marks of what it started
+	tty   *os.File        // master side, or nil
+	in    sink            // or nil
+	pumps []*pump
 
 	ended atomic.Bool // the main process has been waited for
+
+	mu    sync.Mutex
+	known kin // what was found of its tree before
 }
 
 // startFailure is why a process could not be started.
@@ -63,7 +71,7 @@ func (f *startFailure) exit() exit {
 	e := exit{failure: f.Error(), kind: f.kind}
 	if f.kind == link.FailureProgram {
 		code := 126
-		if errors.Is(f.err, unix.ENOENT) {
+		if errors.Is(f.err, unix.ENOENT) || errors.Is(f.err, unix.ENOTDIR) || errors.Is(f.err, unix.ENAMETOOLONG) {
 			code = 127
 		}
 		e.code = &code
@@ -90,12 +98,16 @@ func spawn(r *reaper, l launch, sp *spool) (*child, error) {
 		Dir: l.cwd, Env: l.env, Files: []uintptr{uintptr(p.far[0]), uintptr(p.far[1]), uintptr(p.far[2])},
 		Sys: &syscall.SysProcAttr{Setsid: true, Setctty: l.tty},
 	}
-	pid, status, err := r.fork(func() (int, error) { return syscall.ForkExec(path, argv, attr) })
+	begun := time.Now()
+	pid, end, err := r.fork(func() (int, error) { return syscall.ForkExec(path, argv, attr) })
 	if err != nil {
 		p.closeNear()
 		return nil, explain(l, path, err)
 	}
-	return &child{pid: pid, status: status, files: p.marks, tty: p.tty, in: p.in, pumps: p.pumps}, nil
+	return &child{
+		pid: pid, begun: begun, rss: ownPeak(), end: end, reap: r, known: make(kin),
+		files: p.marks, tty: p.tty, in: p.in, pumps: p.pumps,
+	}, nil
 }
 
 // explain finds the reason of a failed start. The kernel does not say whether
@@ -108,8 +120,11 @@ func explain(l launch, path string, err error) error {
 		return &startFailure{kind: link.FailureFork, what: "start " + path, err: err}
 	}
 	what := "start " + path
-	if _, missing := os.Lstat(absIn(l.cwd, path)); missing == nil && errors.Is(err, unix.ENOENT) {
+	switch info, missing := os.Stat(absIn(l.cwd, path)); {
+	case missing == nil && errors.Is(err, unix.ENOENT):
 		what += " (the interpreter that it names)"
+	case missing == nil && info.IsDir():
+		err = unix.EISDIR // the kernel says EACCES, as if a permission could help
 	}
 	return &startFailure{kind: link.FailureProgram, what: what, err: err}
 }
@@ -330,11 +345,28 @@ func (s ttySink) Close() error { return nil }
 // Abort implements sink.
 func (s ttySink) Abort() { _ = s.tty.SetWriteDeadline(time.Unix(1, 0)) }
 
-// exitOf translates a wait status.
-func exitOf(ws unix.WaitStatus) exit {
-	if ws.Signaled() {
-		return exit{signal: signalName(ws.Signal())}
+// ownPeak is the most memory that this process ever had resident, in bytes.
+func ownPeak() int64 {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		return math.MaxInt64 // then nothing can be said of a child either
 	}
-	code := ws.ExitStatus()
-	return exit{code: &code}
+	return u.Maxrss << 10
+}
+
+// exitOf translates what the kernel says of the child's end.
+func (c *child) exitOf(end ending) exit {
+	e := exit{
+		runTime: max(end.at.Sub(c.begun), 0),
+		cpuTime: max(time.Duration(end.usage.Utime.Nano()+end.usage.Stime.Nano()), 0),
+	}
+	if rss := end.usage.Maxrss << 10; rss > c.rss {
+		e.maxRSS = rss
+	}
+	if end.status.Signaled() {
+		e.signal = signalName(end.status.Signal())
+		return e
+	}
+	e.code = new(end.status.ExitStatus())
+	return e
 }

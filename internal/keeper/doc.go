@@ -30,8 +30,10 @@
 // that could not be started has 126 or 127 and a failure text, a missing
 // working directory a failure text alone, and nothing has run.
 //
-// Terminate sends TERM to the tree and KILL after the grace. A freeze undoes
-// itself after a minute.
+// Terminate sends TERM to the tree and KILL after the grace; a timeout does the
+// same, whether or not a client is connected. What got the TERM gets the KILL
+// also when it has lost its parent in between. What is in the session of another
+// main process is never part of the tree. A freeze undoes itself after a minute.
 //
 // # Concurrency
 //

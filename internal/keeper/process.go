@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"context"
+	"os"
 	"sync"
 	"time"
 
@@ -21,6 +22,10 @@ type process struct {
 	spool     *spool
 	in        *input        // nil when stdin is empty
 	over      chan struct{} // closed when the output has ended
+
+	timeout  time.Duration // 0: none
+	grace    time.Duration // between TERM and KILL at the timeout
+	deadline *time.Timer   // nil without a timeout; set before anything can end the process
 
 	mu      sync.Mutex
 	child   *child        // nil unless this is a real process that was started
@@ -57,14 +62,15 @@ func (p *process) fail(e exit) {
 
 // supervise follows a child to its end. The main process decides: what it
 // left behind may hold the pipes for a short drain and no longer.
-func (p *process) supervise(c *child) {
-	ws, ok := <-c.status
+func (p *process) supervise(c *child, wg *sync.WaitGroup) {
+	end, ok := <-c.end
 	c.ended.Store(true)
 	e := exit{failure: "the exit status was taken by somebody else", kind: link.FailureFork}
 	if ok {
-		e = exitOf(ws)
+		e = c.exitOf(end)
 	}
 	p.spool.finish(e)
+	p.disarm(wg)
 	deadline := time.Now().Add(drainTime)
 	for _, pu := range c.pumps {
 		pu.expire(deadline)
@@ -102,8 +108,8 @@ func (p *process) signal(sig unix.Signal, target string, self int) error {
 }
 
 // terminate sends TERM to the whole tree and KILL after grace, the earliest
-// grace of several calls counting. It works on what an ended process left
-// behind too.
+// grace of several calls counting. What got the TERM gets the KILL, too, wherever
+// it has gone by then. It works on what an ended process left behind as well.
 func (p *process) terminate(grace time.Duration, self int, wg *sync.WaitGroup) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -132,6 +138,42 @@ func (p *process) terminate(grace time.Duration, self int, wg *sync.WaitGroup) e
 		p.kill(self)
 	})
 	return err
+}
+
+// arm starts the time of a process that has a timeout.
+func (p *process) arm(k *Keeper) {
+	if p.timeout == 0 {
+		return
+	}
+	k.wg.Add(1)
+	p.deadline = time.AfterFunc(p.timeout, func() {
+		defer k.wg.Done()
+		if err := p.expire(os.Getpid(), &k.wg); err != nil {
+			k.log.Warn("end process at its timeout", "process", p.id, "err", err)
+		}
+	})
+}
+
+// disarm drops the timeout of a process that has ended.
+func (p *process) disarm(wg *sync.WaitGroup) {
+	if p.deadline != nil && p.deadline.Stop() {
+		wg.Done()
+	}
+}
+
+// expire ends a process whose time is up. One that is being terminated already
+// has its own reason to end; the timeout then only bounds the grace.
+func (p *process) expire(self int, wg *sync.WaitGroup) error {
+	if !p.running() {
+		return nil
+	}
+	p.mu.Lock()
+	dying := p.killing != nil
+	p.mu.Unlock()
+	if !dying {
+		p.spool.expire()
+	}
+	return p.terminate(p.grace, self, wg)
 }
 
 // killRounds bounds the sweeps of a kill; each finds what was forked during

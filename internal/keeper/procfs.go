@@ -13,7 +13,8 @@ import (
 // that is true of every thread.
 type task struct {
 	pid, parent, group, session int
-	state                       byte // 'R', 'S', 'D', 'T', 't', 'Z', 'X', …
+	state                       byte   // 'R', 'S', 'D', 'T', 't', 'Z', 'X', …
+	since                       uint64 // when it began, in ticks: with pid, who it is; 0 when not shown
 }
 
 // stopped reports whether the task does not run and will not until continued.
@@ -103,6 +104,14 @@ func parseStat(pid int, stat []byte) (task, bool) {
 		}
 		*into = n
 	}
+	const began = 19 // counted from the state
+	if len(f) > began {
+		since, err := strconv.ParseUint(string(f[began]), 10, 64)
+		if err != nil {
+			return task{}, false
+		}
+		t.since = since
+	}
 	return t, true
 }
 
@@ -130,35 +139,6 @@ func holds(pid int, files map[fileID]bool) bool {
 		}
 	}
 	return false
-}
-
-// treeOf picks from all what belongs to the process pid: its group, its
-// session, all descendants of these, and whoever holds one of its files.
-func treeOf(all []task, pid int, files map[fileID]bool, self int) []task {
-	in := make(map[int]bool)
-	for _, t := range all {
-		if t.pid == self || t.pid == 1 {
-			continue
-		}
-		if t.pid == pid || t.group == pid || t.session == pid || (len(files) > 0 && holds(t.pid, files)) {
-			in[t.pid] = true
-		}
-	}
-	for grown := true; grown; {
-		grown = false
-		for _, t := range all {
-			if !in[t.pid] && in[t.parent] {
-				in[t.pid], grown = true, true
-			}
-		}
-	}
-	var tree []task
-	for _, t := range all {
-		if in[t.pid] && !t.dead() {
-			tree = append(tree, t)
-		}
-	}
-	return tree
 }
 
 // below picks from all the living descendants of the process pid.

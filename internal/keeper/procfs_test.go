@@ -9,10 +9,10 @@ import (
 
 func TestParseStat(t *testing.T) {
 	for stat, want := range map[string]task{
-		"7 (a) S 1 2 3 0 -1":      {7, 1, 2, 3, 'S'},
-		"7 (a) R 9 9) T 4 5 6 0":  {7, 4, 5, 6, 'T'},
-		"7 () Z 0 0 0":            {7, 0, 0, 0, 'Z'},
-		"7 (x\n) y) t 1 -1 -1 -1": {7, 1, -1, -1, 't'},
+		"7 (a) S 1 2 3 0 -1":      {7, 1, 2, 3, 'S', 0},
+		"7 (a) R 9 9) T 4 5 6 0":  {7, 4, 5, 6, 'T', 0},
+		"7 () Z 0 0 0":            {7, 0, 0, 0, 'Z', 0},
+		"7 (x\n) y) t 1 -1 -1 -1": {7, 1, -1, -1, 't', 0},
 	} {
 		if got, ok := parseStat(7, []byte(stat)); !ok || got != want {
 			t.Errorf("%q = %+v, %v; want %+v", stat, got, ok, want)
@@ -37,19 +37,19 @@ func FuzzParseStat(f *testing.F) {
 
 func TestTreeAndGenerations(t *testing.T) {
 	all := []task{
-		{1, 0, 1, 1, 'S'},     // init
-		{2, 1, 2, 2, 'S'},     // the keeper itself
-		{10, 2, 10, 10, 'S'},  // the process
-		{12, 11, 12, 10, 'S'}, // a job of its shell
-		{11, 10, 10, 10, 'S'},
-		{13, 1, 13, 10, 'S'},  // orphaned, in the session
-		{14, 13, 14, 14, 'S'}, // left the session, child of the orphan
-		{15, 10, 10, 10, 'Z'}, // ended
-		{20, 2, 20, 20, 'S'},  // another process
-		{21, 1, 21, 21, 'S'},  // unrelated
+		{1, 0, 1, 1, 'S', 0},     // init
+		{2, 1, 2, 2, 'S', 0},     // the keeper itself
+		{10, 2, 10, 10, 'S', 0},  // the process
+		{12, 11, 12, 10, 'S', 0}, // a job of its shell
+		{11, 10, 10, 10, 'S', 0},
+		{13, 1, 13, 10, 'S', 0},  // orphaned, in the session
+		{14, 13, 14, 14, 'S', 0}, // left the session, child of the orphan
+		{15, 10, 10, 10, 'Z', 0}, // ended
+		{20, 2, 20, 20, 'S', 0},  // another process
+		{21, 1, 21, 21, 'S', 0},  // unrelated
 	}
 	var got []int
-	for _, t := range treeOf(all, 10, nil, 2) {
+	for _, t := range treeOf(all, roots{pid: 10, self: 2}) {
 		got = append(got, t.pid)
 	}
 	slices.Sort(got)
@@ -67,5 +67,5 @@ func TestTreeAndGenerations(t *testing.T) {
 	if want := [][]int{{10, 13}, {11}, {12}}; !reflect.DeepEqual(depths, want) {
 		t.Errorf("generations = %v, want %v", depths, want)
 	}
-	generations([]task{{1, 2, 0, 0, 'S'}, {2, 1, 0, 0, 'S'}}) // a loop must end
+	generations([]task{{1, 2, 0, 0, 'S', 0}, {2, 1, 0, 0, 'S', 0}}) // a loop must end
 }

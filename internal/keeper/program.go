@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -66,6 +67,8 @@ func (k *Keeper) startProgram(p *process, prog Program, l launch) {
 	if p.attach(nil, r) {
 		r.signal(unix.SIGKILL)
 	}
+	p.arm(k)
+	begun := time.Now()
 	result := make(chan exit, 1)
 	k.wg.Go(func() {
 		result <- runProgram(ctx, prog, Proc{
@@ -81,7 +84,9 @@ func (k *Keeper) startProgram(p *process, prog Program, l launch) {
 		case <-r.kill:
 			e = exit{signal: "SIGKILL"}
 		}
+		e.runTime = time.Since(begun)
 		p.spool.finish(e)
+		p.disarm(&k.wg)
 		p.spool.close()
 		if p.in != nil {
 			p.in.abort()

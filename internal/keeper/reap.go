@@ -6,6 +6,7 @@ import (
 	"os/signal"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,14 +20,14 @@ type reaper struct {
 	// mu is held while forking and while a status is matched, so that a child
 	// that ends at once is not taken for an orphan.
 	mu    sync.Mutex
-	waits map[int]chan<- unix.WaitStatus
+	waits map[int]chan<- ending
 
 	wg   sync.WaitGroup
 	stop chan struct{}
 }
 
 func newReaper(all bool) *reaper {
-	r := &reaper{all: all, waits: make(map[int]chan<- unix.WaitStatus), stop: make(chan struct{})}
+	r := &reaper{all: all, waits: make(map[int]chan<- ending), stop: make(chan struct{})}
 	if all {
 		sigs := make(chan os.Signal, 1)
 		signal.Notify(sigs, unix.SIGCHLD)
@@ -44,36 +45,64 @@ func (r *reaper) close() {
 	r.wg.Wait()
 }
 
+// ending is what the kernel says of a child that has ended.
+type ending struct {
+	status unix.WaitStatus
+	usage  unix.Rusage
+	at     time.Time // when it was waited for
+}
+
 // fork runs start, which forks, and returns the pid and a channel that will
-// get the child's status.
-func (r *reaper) fork(start func() (int, error)) (int, <-chan unix.WaitStatus, error) {
+// get the child's ending. It is closed instead when that is lost.
+func (r *reaper) fork(start func() (int, error)) (int, <-chan ending, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	pid, err := start()
 	if err != nil {
 		return 0, nil, err
 	}
-	status := make(chan unix.WaitStatus, 1)
-	if r.all {
-		r.waits[pid] = status
-	} else {
-		r.wg.Go(func() { waitOne(pid, status) })
+	ended := make(chan ending, 1)
+	r.waits[pid] = ended
+	if !r.all {
+		r.wg.Go(func() { r.waitOne(pid) })
 	}
-	return pid, status, nil
+	return pid, ended, nil
 }
 
-func waitOne(pid int, status chan<- unix.WaitStatus) {
+// mains are the main processes that run.
+func (r *reaper) mains() map[int]bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	pids := make(map[int]bool, len(r.waits))
+	for pid := range r.waits {
+		pids[pid] = true
+	}
+	return pids
+}
+
+// take ends the wait for a child.
+func (r *reaper) take(pid int) chan<- ending {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	ended := r.waits[pid]
+	delete(r.waits, pid)
+	return ended
+}
+
+func (r *reaper) waitOne(pid int) {
+	var e ending
 	for {
-		var ws unix.WaitStatus
-		_, err := unix.Wait4(pid, &ws, 0, nil)
+		_, err := unix.Wait4(pid, &e.status, 0, &e.usage)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
+		e.at = time.Now()
+		ended := r.take(pid)
 		if err != nil { // somebody else waited for our child; the status is lost
-			close(status)
+			close(ended)
 			return
 		}
-		status <- ws
+		ended <- e
 		return
 	}
 }
@@ -93,20 +122,17 @@ func (r *reaper) loop(sigs <-chan os.Signal) {
 
 func (r *reaper) drain() {
 	for {
-		var ws unix.WaitStatus
-		pid, err := unix.Wait4(-1, &ws, syscall.WNOHANG, nil)
+		var e ending
+		pid, err := unix.Wait4(-1, &e.status, syscall.WNOHANG, &e.usage)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil || pid <= 0 {
 			return
 		}
-		r.mu.Lock()
-		status := r.waits[pid]
-		delete(r.waits, pid)
-		r.mu.Unlock()
-		if status != nil {
-			status <- ws // has room: one status for each child
+		e.at = time.Now()
+		if ended := r.take(pid); ended != nil {
+			ended <- e // has room: one ending for each child
 		}
 	}
 }

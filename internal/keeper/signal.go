@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -100,7 +101,11 @@ func (c *child) tree(all []task, self int) []task {
 	if c.renumbered() {
 		pid = -1
 	}
-	return treeOf(all, pid, c.files, self)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	tree := treeOf(all, roots{pid: pid, files: c.files, known: c.known, others: c.reap.mains(), self: self})
+	c.known.learn(all, tree)
+	return tree
 }
 
 // sendTree signals everything that the child has started and reports how many
@@ -112,7 +117,15 @@ func (c *child) sendTree(sig unix.Signal, self int) (int, error) {
 	}
 	tree := c.tree(all, self)
 	var failed []error
+	// The kernel signals a group as a whole: who forks meanwhile gets it, too.
+	group := slices.ContainsFunc(tree, func(t task) bool { return t.group == c.pid })
+	if group {
+		failed = append(failed, ignoreGone(unix.Kill(-c.pid, sig)))
+	}
 	for _, t := range tree {
+		if group && t.group == c.pid {
+			continue
+		}
 		if err := ignoreGone(unix.Kill(t.pid, sig)); err != nil {
 			failed = append(failed, fmt.Errorf("signal process %d: %w", t.pid, err))
 		}

@@ -39,6 +39,17 @@ type exit struct {
 	signal  string // "SIGKILL"
 	failure string // why it could not be started
 	kind    string // one of the link.Failure words
+
+	timedOut         bool // it was made to end because its time was up
+	runTime, cpuTime time.Duration
+	maxRSS           int64 // bytes; 0 when not known
+}
+
+// wire is what an exit tells beside code and signal.
+func (e *exit) wire() link.ProcessEnding {
+	return link.ProcessEnding{
+		TimedOut: e.timedOut, RunTimeUs: e.runTime.Microseconds(), CPUTimeUs: e.cpuTime.Microseconds(), MaxRSSBytes: e.maxRSS,
+	}
 }
 
 // spool holds the output of one process in order. Chunks, the exit and the
@@ -55,6 +66,7 @@ type spool struct {
 	offset    int64 // bytes ever appended
 	dropped   int64 // bytes a ring has let go unacknowledged
 	discarded int64 // bytes that came after the end
+	timedOut  bool  // the process is made to end because its time is up
 	exit      *exit
 	exitSeq   int64
 	closed    bool
@@ -178,10 +190,18 @@ func (s *spool) finish(e exit) bool {
 	if s.exit != nil {
 		return false
 	}
+	e.timedOut = s.timedOut
 	s.exit, s.exitSeq = &e, s.nextSeq
 	s.nextSeq++
 	s.broadcastLocked()
 	return true
+}
+
+// expire notes that the process still runs although its time is up.
+func (s *spool) expire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.timedOut = true // nobody reads it once there is an exit
 }
 
 // close ends the output.
@@ -290,7 +310,8 @@ func (s *spool) describe(row *link.Process) {
 	row.HeldBytes, row.DroppedBytes, row.DiscardedBytes = s.bytes, s.dropped, s.discarded
 	row.Closed = s.closed
 	if s.exit != nil {
-		row.Exited, row.ExitCode, row.Signal, row.Failure = true, s.exit.code, s.exit.signal, s.exit.failure
+		row.Exited, row.ExitCode, row.Signal = true, s.exit.code, s.exit.signal
+		row.Failure, row.FailureKind, row.ProcessEnding = s.exit.failure, s.exit.kind, s.exit.wire()
 	}
 }
 

@@ -20,6 +20,8 @@ const (
 	// maxArgBytes bounds argv and environment together; kernels have bounds of
 	// their own below that.
 	maxArgBytes = 8 << 20
+	// maxTimeout bounds the timeout that a caller may ask for.
+	maxTimeout = 366 * 24 * time.Hour
 )
 
 func invalid(format string, args ...any) error {
@@ -86,7 +88,13 @@ func newProcess(w link.ProcessStartParams, l launch) (*process, error) {
 	if l.stdin || l.tty {
 		p.in = newInput()
 	}
-	return p, nil
+	if s.TimeoutMs < 0 || s.TimeoutMs > maxTimeout.Milliseconds() {
+		return nil, invalid("timeoutMs must be between 0 and %d", maxTimeout.Milliseconds())
+	}
+	p.timeout = time.Duration(s.TimeoutMs) * time.Millisecond
+	var err error
+	p.grace, err = graceOf(s.GraceMs)
+	return p, err
 }
 
 // check turns the wire's parameters into a launch.
@@ -164,13 +172,14 @@ func (k *Keeper) begin(p *process, l launch) {
 		return
 	}
 	doomed := p.attach(c, nil)
+	p.arm(k)
 	for _, pu := range c.pumps {
 		k.startPump(pu)
 	}
 	if p.in != nil {
 		k.wg.Go(func() { p.in.run(c.in) })
 	}
-	k.wg.Go(func() { p.supervise(c) })
+	k.wg.Go(func() { p.supervise(c, &k.wg) })
 	if doomed {
 		p.kill(os.Getpid())
 	}

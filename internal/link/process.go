@@ -45,6 +45,10 @@ type StartParams struct {
 	// SpoolBytes bounds the output held; 0 means the server's default.
 	SpoolBytes int64
 	Rows, Cols uint16
+	// Timeout is how long the main process may run, in whole milliseconds; 0
+	// sets no limit. The server keeps it, connected or not: it then ends the
+	// process as Terminate with Grace does. A stock exec-server knows no timeout.
+	Timeout, Grace time.Duration
 }
 
 // ReadParams ask for output.
@@ -89,13 +93,32 @@ type ReadResult struct {
 	// reader came too late for some. DroppedBytes is all that a ring dropped.
 	FirstSeq     int64
 	DroppedBytes int64
+	Ending
 }
 
-// What a start failed at.
+// Ending is what a keeper knows of a process once it has exited; all of it
+// stays as it is. A stock exec-server tells none of it.
+type Ending struct {
+	// TimedOut reports that the process still ran at its timeout and was made to
+	// end for that. Its exit code or signal is the true one nevertheless.
+	TimedOut bool
+	// RunTime is the time from the start to the exit of the main process, by a
+	// clock that only goes forward.
+	RunTime time.Duration
+	// CPUTime is what the main process and the children that it has waited for
+	// have used, in user and system mode together.
+	CPUTime time.Duration
+	// MaxRSSBytes is the most memory that one of these had resident. 0 means that
+	// it is not known, being less than the keeper itself has used: the kernel
+	// counts the keeper's memory for a child until it runs its program.
+	MaxRSSBytes int64
+}
+
+// What a start failed at. Nothing has been run.
 const (
-	FailureProgram = "program" // missing, not executable, or its interpreter is
-	FailureCwd     = "cwd"     // no such directory; nothing was run
-	FailureFork    = "fork"    // the system has no room for another process
+	FailureProgram = "program" // exit code 127: it or its interpreter is missing; 126: it cannot be run
+	FailureCwd     = "cwd"     // no exit code: missing, no directory, or not to be entered
+	FailureFork    = "fork"    // no exit code: the system has no room for another process
 )
 
 // Info describes the place where processes run.
@@ -124,7 +147,10 @@ func (c *Client) Start(ctx context.Context, p StartParams) error {
 	}
 	w := ProcessStartParams{
 		ProcessID: p.ProcessID, Argv: p.Argv, Env: p.Env, TTY: p.TTY, PipeStdin: p.PipeStdin,
-		Sojourn: &ProcessStartSojourn{Retain: p.Retain, SpoolBytes: p.SpoolBytes, Rows: p.Rows, Cols: p.Cols},
+		Sojourn: &ProcessStartSojourn{
+			Retain: p.Retain, SpoolBytes: p.SpoolBytes, Rows: p.Rows, Cols: p.Cols,
+			TimeoutMs: p.Timeout.Milliseconds(), GraceMs: p.Grace.Milliseconds(),
+		},
 	}
 	if p.Inherit {
 		w.EnvPolicy = &EnvPolicy{Inherit: "all", IgnoreDefaultExcludes: true}
@@ -161,6 +187,9 @@ func stock(err error, foreign bool, meaning error) error {
 func (p *StartParams) validate() error {
 	if len(p.Argv) == 0 {
 		return errors.New("argv is empty")
+	}
+	if p.Timeout < 0 || p.Grace < 0 || p.Timeout > 0 && p.Timeout < time.Millisecond {
+		return fmt.Errorf("timeout %v with grace %v", p.Timeout, p.Grace)
 	}
 	for _, a := range p.Argv {
 		if !utf8.ValidString(a) {
@@ -279,6 +308,7 @@ func (r *ProcessReadResult) result() ReadResult {
 	}
 	if s := r.Sojourn; s != nil {
 		out.Signal, out.FailureKind, out.FirstSeq, out.DroppedBytes = s.Signal, s.FailureKind, s.FirstSeq, s.DroppedBytes
+		out.Ending = s.ending()
 	}
 	return out
 }

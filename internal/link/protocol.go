@@ -1,6 +1,10 @@
 package link
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"math"
+	"time"
+)
 
 // The methods of the public exec-server protocol that both sides speak.
 const (
@@ -148,13 +152,15 @@ type EnvPolicy struct {
 	IncludeOnly           []string          `json:"includeOnly"`
 }
 
-// ProcessStartSojourn is our part of process/start: how output is kept and
-// how large the terminal is.
+// ProcessStartSojourn is our part of process/start: how output is kept, how
+// large the terminal is, and how long the process may run (0: for ever).
 type ProcessStartSojourn struct {
 	Retain     string `json:"retain,omitempty"`
 	SpoolBytes int64  `json:"spoolBytes,omitempty"`
 	Rows       uint16 `json:"rows,omitempty"`
 	Cols       uint16 `json:"cols,omitempty"`
+	TimeoutMs  int64  `json:"timeoutMs,omitempty"`
+	GraceMs    int64  `json:"graceMs,omitempty"`
 
 	// User asks for another identity; nothing grants that yet.
 	User json.RawMessage `json:"user,omitempty"`
@@ -196,6 +202,26 @@ type ProcessReadSojourn struct {
 	FailureKind  string `json:"failureKind,omitempty"`
 	FirstSeq     int64  `json:"firstSeq"`
 	DroppedBytes int64  `json:"droppedBytes,omitempty"`
+	ProcessEnding
+}
+
+// ProcessEnding is an [Ending] on the wire, its times in microseconds.
+type ProcessEnding struct {
+	TimedOut    bool  `json:"timedOut,omitempty"`
+	RunTimeUs   int64 `json:"runTimeUs,omitempty"`
+	CPUTimeUs   int64 `json:"cpuTimeUs,omitempty"`
+	MaxRSSBytes int64 `json:"maxRssBytes,omitempty"`
+}
+
+// ending refuses to believe in times that run backward.
+func (e *ProcessEnding) ending() Ending {
+	return Ending{
+		TimedOut: e.TimedOut, RunTime: micros(e.RunTimeUs), CPUTime: micros(e.CPUTimeUs), MaxRSSBytes: max(e.MaxRSSBytes, 0),
+	}
+}
+
+func micros(us int64) time.Duration {
+	return time.Duration(min(max(us, 0), int64(math.MaxInt64/time.Microsecond))) * time.Microsecond
 }
 
 // ProcessWriteParams is process/write on the wire.
@@ -268,8 +294,13 @@ type Process struct {
 	ExitCode       *int     `json:"exitCode"`
 	Signal         string   `json:"signal,omitempty"`
 	Failure        string   `json:"failure,omitempty"`
+	FailureKind    string   `json:"failureKind,omitempty"`
 	Closed         bool     `json:"closed"`
+	ProcessEnding
 }
+
+// Ending is what is known of the process once it has exited.
+func (p *Process) Ending() Ending { return p.ending() }
 
 // ProcessListResult answers sojourn/process/list.
 type ProcessListResult struct {
