@@ -24,6 +24,7 @@ var builtins = map[string]Program{
 	link.ProgramDial:  dialProgram,
 	link.ProgramTar:   tarProgram,
 	link.ProgramUntar: untarProgram,
+	link.ProgramFetch: fetchProgram,
 }
 
 // isBuiltin reports whether a name is one that only a builtin may have.

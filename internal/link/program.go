@@ -11,4 +11,8 @@ const (
 	ProgramTar = ProgramPrefix + "tar"
 	// ProgramUntar DIR, or PATH TOP, reads a tar archive from stdin.
 	ProgramUntar = ProgramPrefix + "untar"
+	// ProgramFetch URL posts its stdin as JSON, through the proxy that its
+	// environment names, and writes the body of the answer to stdout. It exits
+	// with 0 for an answer of 2xx, and otherwise with 1 and a line on stderr.
+	ProgramFetch = ProgramPrefix + "fetch"
 )
