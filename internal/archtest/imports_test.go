@@ -51,6 +51,7 @@ var mayImport = map[string]string{
 	// What is kept.
 	"internal/checkpoint":      "",
 	"internal/config":          "",
+	"internal/output":          "",
 	"internal/snapshot":        "",
 	"internal/store":           ".",
 	"internal/store/migration": "",
