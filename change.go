@@ -16,8 +16,18 @@ type Change struct {
 	Leases       []Lease
 	Interactions []Interaction
 	Checkpoints  []Checkpoint
+	Execs        []Exec
+	ExecInputs   []ExecInput
+	Carryover    *Carryover // nil leaves it
+	Tools        []Tool
 	Events       []EventDraft
 	Work         []WorkOrder
+}
+
+// ExecInput is what an exec reads on its stdin.
+type ExecInput struct {
+	Exec ExecID
+	Data []byte
 }
 
 // WorkOrder asks for work after the commit: the outbox entry of a decision. One
@@ -33,6 +43,12 @@ type WorkOrder struct {
 const (
 	WorkRun   = "run"   // key: run id; drive the run to its end
 	WorkLease = "lease" // key: session id; end the lease when its deadline has passed
+
+	WorkBench       = "bench"       // key: session id; drive the sandbox and the execs of a bare session
+	WorkClock       = "clock"       // key: session id; look at its duration limit
+	WorkPresence    = "presence"    // key: session id; look for its client's heartbeats
+	WorkInteraction = "interaction" // key: interaction id; expire it
+	WorkPurge       = "purge"       // key: session id; delete what a deleted session has left
 )
 
 // Decision decides on one session at one moment. Its methods are the only
@@ -50,6 +66,10 @@ type Decision struct {
 	interactions map[InteractionID]Interaction
 	asked        []InteractionID
 	checkpoints  []Checkpoint
+	execs        []Exec
+	inputs       []ExecInput
+	carryover    *Carryover
+	tools        []Tool
 	events       []EventDraft
 	work         []WorkOrder
 }
@@ -72,7 +92,8 @@ func (d *Decision) Now() time.Time { return d.now }
 func (d *Decision) Change() Change {
 	c := Change{
 		Session: d.facts.Session, Created: d.created, Turns: d.turns,
-		Checkpoints: d.checkpoints, Events: d.events, Work: d.work,
+		Checkpoints: d.checkpoints, Execs: d.execs, ExecInputs: d.inputs, Carryover: d.carryover, Tools: d.tools,
+		Events: d.events, Work: d.work,
 	}
 	for _, id := range d.runOrder {
 		c.Runs = append(c.Runs, d.runs[id])
@@ -89,7 +110,7 @@ func (d *Decision) Change() Change {
 func (f Facts) clone() Facts {
 	f.Session.Metadata = maps.Clone(f.Session.Metadata)
 	f.Lease, f.Active, f.Last, f.Head = copied(f.Lease), copied(f.Active), copied(f.Last), copied(f.Head)
-	f.Open = slices.Clone(f.Open)
+	f.Open, f.Execs = slices.Clone(f.Open), slices.Clone(f.Execs)
 	return f
 }
 

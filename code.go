@@ -31,13 +31,17 @@ const (
 	CodeExecutionLost        Code = "execution_lost"        // submit a new turn
 	CodeComputeOutdated      Code = "compute_outdated"      // an administrator updates the compute
 	CodeComputeMissing       Code = "compute_not_configured"
-	CodeRuntimeUnavailable   Code = "runtime_unavailable"  // install the runtime
-	CodeInteractionAnswered  Code = "interaction_answered" // it has another answer
-	CodeInteractionExpired   Code = "interaction_expired"  // submit a fresh turn
-	CodeBudgetExceeded       Code = "budget_exceeded"      // raise the limit
-	CodeOutOfSpace           Code = "out_of_space"         // the server's disk is full
-	CodeUnavailable          Code = "unavailable"          // the server is stopping or starting
-	CodeInternal             Code = "internal"             // ours; the log has it
+	CodeRuntimeUnavailable   Code = "runtime_unavailable"   // install the runtime
+	CodeInteractionAnswered  Code = "interaction_answered"  // it has another answer
+	CodeInteractionExpired   Code = "interaction_expired"   // submit a fresh turn
+	CodeBudgetExceeded       Code = "budget_exceeded"       // raise the limit
+	CodeInvalidState         Code = "invalid_state"         // look at the state; another command comes first
+	CodeSessionBusy          Code = "session_busy"          // wait for what runs
+	CodeClientInUse          Code = "client_in_use"         // reattach to the live session of this client
+	CodeIsolationUnavailable Code = "isolation_unavailable" // install what the message names, or ask for less
+	CodeOutOfSpace           Code = "out_of_space"          // the server's disk is full
+	CodeUnavailable          Code = "unavailable"           // the server is stopping or starting
+	CodeInternal             Code = "internal"              // ours; the log has it
 )
 
 // Codes lists every code, for tables that must be complete.
@@ -47,7 +51,7 @@ var Codes = []Code{
 	CodeResumeUnavailable, CodeWorkspaceStarting, CodeWorkspaceUnavailable, CodeWorkspaceExpired,
 	CodeWorkspaceExpiring, CodeExecutionLost, CodeComputeOutdated, CodeComputeMissing,
 	CodeRuntimeUnavailable, CodeInteractionAnswered, CodeInteractionExpired, CodeBudgetExceeded,
-	CodeOutOfSpace, CodeUnavailable, CodeInternal,
+	CodeInvalidState, CodeSessionBusy, CodeClientInUse, CodeIsolationUnavailable, CodeOutOfSpace, CodeUnavailable, CodeInternal,
 }
 
 // Error is a refusal or a failure: a code to branch on, a sentence to read, and

@@ -40,8 +40,10 @@ func (d *Decision) AdmitsLease() error {
 	if l := d.facts.Lease; l != nil && !l.State.Terminal() {
 		return Errorf(CodeWorkspaceStarting, "Lease epoch %d has not ended.", l.Epoch)
 	}
-	if d.facts.Session.Archived() {
+	if s := d.facts.Session; s.Archived() {
 		return Errorf(CodeSessionArchived, "The session is archived.")
+	} else if s.Bare() && s.State != SessionOpen {
+		return invalidState(s, "gets no sandbox")
 	}
 	if r := d.facts.Active; r != nil && r.State == RunSealing { // a new epoch would fence its checkpoint off
 		return &Error{
@@ -99,6 +101,7 @@ func (d *Decision) HoldLease(epoch int64, handle json.RawMessage, restored Check
 		d.emit(EventWorkspaceRestored, "", "", payload)
 	}
 	d.attached(l)
+	d.rotated(l)
 	return nil
 }
 
@@ -188,6 +191,9 @@ func (d *Decision) DrainLease(epoch int64, why string, save bool) error {
 // captured.
 func (f Facts) Unsaved() bool {
 	l := f.Lease
+	if l != nil && !l.State.Terminal() && len(f.Running()) > 0 {
+		return true
+	}
 	return l != nil && !l.VisitedAt.IsZero() && (f.Head == nil || !l.VisitedAt.Before(f.Head.CapturingAt))
 }
 
@@ -212,6 +218,7 @@ func (d *Decision) ResumeProcesses(epoch int64) error {
 // the sandbox of a lease that was just held; why is for people.
 func (d *Decision) LoseProcesses(epoch int64, why string) {
 	d.emit(EventWorkspaceColdStart, "", "", map[string]any{"epoch": epoch, "detail": why})
+	d.loseExecs()
 }
 
 // NoteLimits records that limits of the sandbox were reached. counts are by
@@ -248,6 +255,7 @@ func (d *Decision) EndLease(epoch int64, to LeaseState, why string) error {
 		}[to]
 		d.emit(event, "", "", map[string]any{"epoch": epoch, "reason": why})
 	}
+	d.leaseOver(l)
 	d.order(WorkLease, string(l.Session), d.now) // its sandbox is destroyed at once
 	return nil
 }
@@ -259,6 +267,9 @@ func instant(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.00
 // nil. The codes are session_archived, resume_unavailable and
 // workspace_expiring.
 func (d *Decision) AdmitsWorkspace() error {
+	if s := d.facts.Session; s.Bare() && s.State != SessionOpen {
+		return invalidState(s, "has no sandbox")
+	}
 	if d.facts.Active != nil { // its workspace is in use or on its way
 		return nil
 	}

@@ -176,6 +176,9 @@ func (d *Decision) Answer(i Interaction, a Answer) error {
 	}
 	i.State, i.Answer, i.EndedAt = InteractionAnswered, &a, d.now
 	d.putInteraction(i)
+	if x, ok := d.facts.execAt(i.Exec); ok {
+		d.resolve(i, x)
+	}
 	d.emit(EventInteractionAnswered, d.turnOf(i.Run), i.Run, map[string]any{"interactionId": i.ID, "answer": a})
 	return nil
 }
@@ -184,7 +187,10 @@ func checkAnswer(i Interaction, a Answer) error {
 	if (a.OptionID == "") == (a.Text == "") {
 		return Errorf(CodeInvalid, "An answer is either an optionId or a text.")
 	}
-	if i.Kind == "permission" && a.OptionID == "" {
+	if len(a.Comment) > MaxStopText {
+		return Errorf(CodeInvalid, "comment: at most %d bytes.", MaxStopText)
+	}
+	if (i.Kind == "permission" || i.Exec != "") && a.OptionID == "" {
 		return Errorf(CodeInvalid, "A permission is answered with an optionId.")
 	}
 	if a.OptionID != "" && !slices.ContainsFunc(i.Options, func(o Option) bool { return o.ID == a.OptionID }) {

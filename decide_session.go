@@ -28,6 +28,11 @@ type NewSession struct {
 	Base     string
 	Sandbox  SandboxSpec
 	Limits   Limits // of its budget
+	// Rotation and Presence are of a bare session; their facts are ignored.
+	Rotation Rotation
+	Presence Presence
+	// Carryover is what its execs start from.
+	Carryover CarryoverPatch
 }
 
 // Create decides on a new session. Nothing is provisioned: a turn causes that.
@@ -52,14 +57,49 @@ func Create(now time.Time, in NewSession) (*Decision, error) {
 	if err := in.Sandbox.Validate(); err != nil {
 		return nil, err
 	}
+	if err := in.checkBare(); err != nil {
+		return nil, err
+	}
 	f := Facts{Session: Session{
 		ID: in.ID, Project: in.Project, Contract: in.Contract, Title: in.Title, Runtime: in.Runtime, Model: in.Model,
 		Metadata: in.Metadata, Base: in.Base, Sandbox: in.Sandbox, Budget: Budget{Limits: in.Limits}, State: SessionNew, CreatedAt: now, UpdatedAt: now,
+		Rotation: in.Rotation, Presence: in.Presence,
 	}}
 	d := f.Decide(now)
 	d.created = true
 	d.emit(EventSessionCreated, "", "", map[string]any{"title": in.Title, "runtime": in.Runtime})
+	if c, err := (Carryover{}).Patch(in.Carryover); err != nil {
+		return nil, err
+	} else if c.Dir != "" || len(c.Env) > 0 || len(c.Custom) > 0 {
+		c.Session, c.UpdatedAt = in.ID, now
+		d.carryover = &c
+	}
 	return d, nil
+}
+
+// checkBare checks what only a bare session has.
+func (in NewSession) checkBare() error {
+	r := in.Rotation
+	if in.Runtime != RuntimeNone {
+		return nil
+	}
+	if err := in.Presence.validate(); err != nil {
+		return err
+	}
+	switch timeout := in.Sandbox.Timeout; {
+	case timeout != 0 && (timeout < MinSandboxTimeout || timeout > MaxSandboxTimeout):
+		return Errorf(CodeInvalid, "sandbox.timeoutSeconds: between %d and %d.", MinSandboxTimeout/time.Second, MaxSandboxTimeout/time.Second)
+	case r.Buffer < 0 || r.Buffer > MaxRotationBuffer:
+		return Errorf(CodeInvalid, "rotation.preRotateBufferSeconds: between 0 and %d.", MaxRotationBuffer/time.Second)
+	case timeout != 0 && r.Buffer >= timeout:
+		return Errorf(CodeInvalid, "rotation.preRotateBufferSeconds: must be less than sandbox.timeoutSeconds.")
+	case r.Checkpoint != 0 && (r.Checkpoint < MinCheckpointEvery || r.Checkpoint > MaxSandboxTimeout):
+		return Errorf(CodeInvalid, "rotation.checkpointIntervalSeconds: between 1 and %d.", MaxSandboxTimeout/time.Second)
+	}
+	if len(r.Hook) > 0 {
+		return checkArgv("rotation.preRotateHook", r.Hook)
+	}
+	return nil
 }
 
 // Submit decides on a turn with a run that will execute it. The error codes are
@@ -67,6 +107,9 @@ func Create(now time.Time, in NewSession) (*Decision, error) {
 // invalid.
 func (d *Decision) Submit(turn TurnID, run RunID, input []Part) error {
 	s := &d.facts.Session
+	if s.Bare() {
+		return Errorf(CodeInvalid, "The session has no agent: it takes execs, no turns.")
+	}
 	if err := checkInput(input); err != nil {
 		return err
 	}
@@ -208,4 +251,5 @@ func (d *Decision) charge(c Charge, turn TurnID, run RunID) {
 	if l := s.Budget.Exhausted(); l != "" && before.Exhausted() == "" {
 		d.emit(EventBudgetReached, turn, run, map[string]any{"limit": l})
 	}
+	d.stopIfSpent()
 }

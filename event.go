@@ -40,11 +40,31 @@ const (
 	EventInteractionAnswered  EventType = "interaction.answered"
 	EventInteractionExpired   EventType = "interaction.expired"
 	EventInteractionWithdrawn EventType = "interaction.withdrawn"
-	EventAgentUpdate          EventType = "agent.update"   // one protocol update, with its raw form
-	EventAgentLog             EventType = "agent.log"      // output outside the protocol
-	EventBudgetWarning        EventType = "budget.warning" // 80 or 95 percent of a limit are used
-	EventBudgetReached        EventType = "budget.reached" // a limit is reached: no more work is admitted
-	EventModelCalled          EventType = "model.called"   // one call of a model through the gateway: usage, cost and outcome, no content
+	EventAgentUpdate          EventType = "agent.update"    // one protocol update, with its raw form
+	EventAgentLog             EventType = "agent.log"       // output outside the protocol
+	EventBudgetWarning        EventType = "budget.warning"  // 80 or 95 percent of a limit are used
+	EventBudgetReached        EventType = "budget.reached"  // a limit is reached: no more work is admitted
+	EventSessionStarted       EventType = "session.started" // of a bare session
+	EventSessionPaused        EventType = "session.paused"
+	EventSessionResumed       EventType = "session.resumed"
+	EventSessionCompleted     EventType = "session.completed"
+	EventSessionFailed        EventType = "session.failed"
+	EventSessionCancelled     EventType = "session.cancelled"
+	EventExecStarted          EventType = "execution.started"
+	EventExecCompleted        EventType = "execution.completed" // it ended, or its sandbox was lost: outcome says which
+	EventExecRefused          EventType = "execution.rejected"  // it never started
+	EventRotationStarted      EventType = "rotation.started"
+	EventRotationCompleted    EventType = "rotation.completed"
+	EventRotationFailed       EventType = "rotation.failed" // one try
+	EventContextUpdated       EventType = "context.updated"
+	EventToolRegistered       EventType = "tool.registered"
+	EventApprovalRequested    EventType = "approval.requested"
+	EventApprovalResolved     EventType = "approval.resolved"
+	EventFileWritten          EventType = "file.written"
+	EventClientLost           EventType = "client.heartbeat_lost"
+	EventClientReattached     EventType = "client.reattached"
+	EventBudgetChanged        EventType = "budget.changed"
+	EventModelCalled          EventType = "model.called" // one call of a model through the gateway: usage, cost and outcome, no content
 )
 
 // EventTypes lists every event type, for the catalogue and for filters.
@@ -57,7 +77,11 @@ var EventTypes = []EventType{
 	EventWorkspaceLimit, EventNetworkChanged, EventNetworkDecided, EventCheckpointSealed, EventCheckpointFailed,
 	EventInteractionRequested, EventInteractionAnswered, EventInteractionExpired,
 	EventInteractionWithdrawn, EventAgentUpdate, EventAgentLog, EventModelCalled,
-	EventBudgetWarning, EventBudgetReached,
+	EventBudgetWarning, EventBudgetReached, EventBudgetChanged,
+	EventSessionStarted, EventSessionPaused, EventSessionResumed, EventSessionCompleted, EventSessionFailed,
+	EventSessionCancelled, EventExecStarted, EventExecCompleted, EventExecRefused,
+	EventRotationStarted, EventRotationCompleted, EventRotationFailed, EventContextUpdated,
+	EventToolRegistered, EventApprovalRequested, EventApprovalResolved, EventFileWritten, EventClientLost, EventClientReattached,
 }
 
 // Event is an appended fact. Seq starts at 1 in each session and has no gap; an

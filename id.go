@@ -10,6 +10,8 @@ type (
 	RunID string
 	// InteractionID names a question that a run asked.
 	InteractionID string
+	// ExecID names an exec.
+	ExecID string
 	// CheckpointID names a checkpoint record, not its bytes.
 	CheckpointID string
 	// KeyID names an API key, never its secret.

@@ -2,6 +2,7 @@ package sojourn
 
 import (
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -18,6 +19,9 @@ type SandboxSpec struct {
 	Network   NetworkPolicy `json:"network,omitzero"`
 	// Idle says what becomes of a sandbox whose hold has run out.
 	Idle IdleMode `json:"idle,omitempty"`
+	// Timeout is how long one sandbox of a bare session lives; 0 is the
+	// installation's ceiling of a lease.
+	Timeout time.Duration `json:"timeout,omitempty"`
 }
 
 // SandboxLimits bounds what one sandbox of a session may use. Zero takes the
@@ -100,5 +104,5 @@ func notPrintable(r rune) bool { return r <= ' ' || r == 0x7f }
 
 // IsZero reports whether the spec asks for nothing.
 func (s SandboxSpec) IsZero() bool {
-	return s.Image == "" && s.Isolation == "" && s.Limits == SandboxLimits{} && s.Network.IsZero() && s.Idle == ""
+	return s.Image == "" && s.Isolation == "" && s.Limits == SandboxLimits{} && s.Network.IsZero() && s.Idle == "" && s.Timeout == 0
 }

@@ -50,18 +50,27 @@ type Session struct {
 	Base     string // the repository commit that its trees build on; "" for none
 	Sandbox  SandboxSpec
 	Budget   Budget
+	Rotation Rotation // of a bare session
+	Presence Presence // of a bare session's caller
 
 	State       SessionState
 	CloseReason CloseReason
+	Ending      Ending // of a bare session: why and when it was closed
 
 	CreatedAt  time.Time
 	UpdatedAt  time.Time
 	ArchivedAt time.Time // zero unless archived
 	DeletedAt  time.Time // zero unless deleted
+	StartedAt  time.Time // of a bare session: when it was opened; zero before
+	PausedAt   time.Time // zero unless paused
+	// ClockAt is from when on the time is not charged yet; zero while the clock of
+	// the budget stands still.
+	ClockAt time.Time
 
 	LastSeq   int64        // the number of its last event
 	LastEpoch int64        // the epoch of its last lease, live or not; 0 before the first
 	Turns     int64        // how many turns were submitted
+	Execs     int64        // how many execs were accepted
 	ActiveRun RunID        // the run that is not terminal; "" when none
 	LastRun   RunID        // the latest run; "" before the first
 	Worked    bool         // a run's prompt may have reached an agent
@@ -77,6 +86,9 @@ type Facts struct {
 	Last    *Run        // the latest run, terminal or not
 	Head    *Checkpoint // the latest sealed checkpoint
 	Open    []Interaction
+	// Execs are those of a bare session that run or are parked, and of those that
+	// are queued the first ones: detached ones, then by number.
+	Execs []Exec
 }
 
 // Archived reports whether the session is closed to commands for good.

@@ -24,12 +24,13 @@ type Turn struct {
 	SubmittedAt time.Time
 }
 
-// Interaction is a question that a run asks the outside.
+// Interaction is a question that a run asks the outside, or that an exec waits for.
 type Interaction struct {
 	ID      InteractionID
 	Session SessionID
-	Run     RunID
-	Kind    string // "permission" or "question"
+	Run     RunID  // "" when an exec waits for it
+	Exec    ExecID // "" when a run asks it
+	Kind    string // permission or question of a run, approval of an exec
 	State   InteractionState
 	// Ref is the harness's own name of the question, unique in its run.
 	Ref string
@@ -37,10 +38,11 @@ type Interaction struct {
 	Request json.RawMessage
 	Options []Option
 
-	OpenedAt time.Time
-	EndedAt  time.Time // zero while open
-	Answer   *Answer   // of an answered interaction
-	Reason   string    // of an expired or withdrawn one
+	OpenedAt  time.Time
+	ExpiresAt time.Time // zero for one that waits for as long as its run
+	EndedAt   time.Time // zero while open
+	Answer    *Answer   // of an answered interaction
+	Reason    string    // of an expired or withdrawn one
 }
 
 // Option is one offered answer.
@@ -54,6 +56,7 @@ type Option struct {
 type Answer struct {
 	OptionID string `json:"optionId,omitempty"`
 	Text     string `json:"text,omitempty"`
+	Comment  string `json:"comment,omitempty"` // beside the option, of an approval
 }
 
 // InteractionState is a state of an [Interaction].
@@ -84,4 +87,6 @@ func (s InteractionState) CanMove(to InteractionState) bool {
 const (
 	ReasonWorkspaceLost = "workspace_lost"
 	ReasonRunEnded      = "run_ended"
+	ReasonSessionClosed = "session_closed"
+	ReasonTimeout       = "timeout"
 )

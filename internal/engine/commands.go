@@ -24,14 +24,18 @@ type Idempotency struct {
 
 // Create is what a session is created from.
 type Create struct {
-	Project     sojourn.ProjectID
-	Contract    sojourn.Contract
-	Title       string
-	Runtime     string // "" means the configured default
-	Model       string // "" leaves the choice to the installation
-	Metadata    map[string]string
-	Sandbox     sojourn.SandboxSpec
-	Limits      sojourn.Limits // of its budget
+	Project  sojourn.ProjectID
+	Contract sojourn.Contract
+	Title    string
+	Runtime  string // "" means the configured default
+	Model    string // "" leaves the choice to the installation
+	Metadata map[string]string
+	Sandbox  sojourn.SandboxSpec
+	Limits   sojourn.Limits // of its budget
+	// Rotation, Presence and Carryover are of a bare session.
+	Rotation    sojourn.Rotation
+	Presence    sojourn.Presence
+	Carryover   sojourn.CarryoverPatch
 	InitialTurn []sojourn.Part // nil submits nothing
 	Idempotency Idempotency
 }

@@ -60,9 +60,11 @@ type Config struct {
 	// absolute; without them none are saved.
 	Processes   ProcessStore
 	SnapshotDir string
-	Harness     harness.Harness
-	Runtimes    []harness.Runtime // the first is the default
-	Terms       sojourn.Terms     // of new leases
+	// Rates are what the execs of bare sessions cost.
+	Rates    Rates
+	Harness  harness.Harness
+	Runtimes []harness.Runtime // the first is the default
+	Terms    sojourn.Terms     // of new leases
 	// TurnDeadline bounds one turn; 0 leaves the lease's ceiling as the bound.
 	TurnDeadline time.Duration
 	// CancelGrace is how long an agent may take to obey a cancel; 0 means 10 s.
@@ -98,6 +100,8 @@ type Engine struct {
 	flights  map[sojourn.SessionID]*flight
 	drains   map[sojourn.SessionID]*draining
 	drives   map[sojourn.RunID]*drive
+	benches  map[sojourn.SessionID]*bench
+	watched  map[sojourn.ExecID][]chan struct{}  // told of each change of an exec
 	shells   map[string]*context.CancelCauseFunc // by session and process: ends the visitor's hold
 }
 
@@ -123,6 +127,8 @@ func New(c Config) (*Engine, error) {
 		flights:  map[sojourn.SessionID]*flight{},
 		drains:   map[sojourn.SessionID]*draining{},
 		drives:   map[sojourn.RunID]*drive{},
+		benches:  map[sojourn.SessionID]*bench{},
+		watched:  map[sojourn.ExecID][]chan struct{}{},
 		shells:   map[string]*context.CancelCauseFunc{},
 	}
 	e.base, e.stop = context.WithCancelCause(context.Background())
@@ -137,6 +143,14 @@ func New(c Config) (*Engine, error) {
 				Handler: work.HandlerFunc(e.tendLease),
 				Policy:  work.Policy{Lease: 30 * time.Second, Concurrency: 16},
 			},
+			sojourn.WorkBench: {
+				Handler: work.HandlerFunc(e.driveBench),
+				Policy:  work.Policy{Lease: 10 * time.Second, Concurrency: 4096},
+			},
+			sojourn.WorkClock:       timer(e.checkClock),
+			sojourn.WorkPresence:    timer(e.checkPresence),
+			sojourn.WorkInteraction: timer(e.expireInteraction),
+			sojourn.WorkPurge:       timer(e.purge),
 		},
 	})
 	return e, nil
@@ -209,7 +223,11 @@ func (e *Engine) apply(tx *store.Tx, facts sojourn.Facts, f func(*store.Tx, *soj
 		over := d.Facts().Active == nil
 		tx.OnCommit(func() { e.tell(r.ID, over) })
 	}
-	return tx.Apply(d.Change())
+	c := d.Change()
+	if c.Session.Bare() {
+		tx.OnCommit(func() { e.tellBench(c) })
+	}
+	return tx.Apply(c)
 }
 
 // facts reads a session.

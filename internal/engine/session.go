@@ -62,7 +62,7 @@ func (e *Engine) CreateSession(ctx context.Context, in Create) (Created, error) 
 		in.Runtime = e.cfg.Runtimes[0].ID
 	}
 	row, ok := e.runtime(in.Runtime)
-	if !ok {
+	if !ok && in.Runtime != sojourn.RuntimeNone {
 		return Created{}, sojourn.Errorf(sojourn.CodeInvalid, "runtime: %q is not one of the configured runtimes.", bounded(in.Runtime, 100))
 	}
 	if err := e.checkModel(row, in.Model); err != nil {
@@ -74,6 +74,11 @@ func (e *Engine) CreateSession(ctx context.Context, in Create) (Created, error) 
 	if err := e.checkSandbox(in.Sandbox); err != nil {
 		return Created{}, err
 	}
+	if in.Rotation.Processes {
+		if err := e.checkProcesses("rotation.includeProcessState"); err != nil {
+			return Created{}, err
+		}
+	}
 	ids := remembered{Session: newID[sojourn.SessionID]()}
 	if in.InitialTurn != nil {
 		ids.Turn, ids.Run = newID[sojourn.TurnID](), newID[sojourn.RunID]()
@@ -81,9 +86,13 @@ func (e *Engine) CreateSession(ctx context.Context, in Create) (Created, error) 
 	var out Created
 	err := e.cfg.Store.Update(ctx, func(tx *store.Tx) error {
 		made, err := once(tx, in.Project, in.Idempotency, func() (remembered, error) {
+			if err := clientFree(tx, in.Project, in.Presence.Client); err != nil {
+				return ids, err
+			}
 			d, err := sojourn.Create(tx.Now(), sojourn.NewSession{
 				ID: ids.Session, Project: in.Project, Contract: in.Contract,
 				Title: in.Title, Runtime: in.Runtime, Model: in.Model, Metadata: in.Metadata, Sandbox: in.Sandbox, Limits: in.Limits,
+				Rotation: in.Rotation, Presence: in.Presence, Carryover: in.Carryover,
 			})
 			if err != nil {
 				return ids, err

@@ -143,7 +143,7 @@ func checkIsolation(want, driver string, caps sandbox.Capabilities) error {
 		sandbox.IsolationMicroVM: "It needs /dev/kvm and a container engine with a microVM runtime such as Kata; start the server with --driver microvm.",
 		sandbox.IsolationGVisor:  "Start the server with --driver gvisor.",
 	}[sandbox.Isolation(want)]
-	return sojourn.Errorf(sojourn.CodeInvalid, "sandbox.isolation: %s is not available here: driver %s isolates with %s. %s", want, driver, caps.Isolation, fix)
+	return sojourn.Errorf(sojourn.CodeIsolationUnavailable, "sandbox.isolation: %s is not available here: driver %s isolates with %s. %s", want, driver, caps.Isolation, fix)
 }
 
 // checkProcesses refuses what needs saved processes where they cannot be saved.

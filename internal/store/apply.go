@@ -70,5 +70,28 @@ func (t *Tx) applyRows(c sojourn.Change) error {
 			return err
 		}
 	}
+	return t.applyBare(c)
+}
+
+// applyBare writes the rows that only sessions without an agent have.
+func (t *Tx) applyBare(c sojourn.Change) error {
+	for _, x := range c.Execs {
+		if err := t.putExec(x); err != nil {
+			return err
+		}
+	}
+	for _, in := range c.ExecInputs {
+		if _, err := t.exec("write the input of an exec", insertExecInput, in.Exec, in.Data); err != nil {
+			return err
+		}
+	}
+	for _, tool := range c.Tools {
+		if err := t.putTool(tool); err != nil {
+			return err
+		}
+	}
+	if c.Carryover != nil {
+		return t.putCarryover(*c.Carryover)
+	}
 	return nil
 }

@@ -5,10 +5,10 @@ import (
 )
 
 const (
-	interactionColumns = `id, session, run, kind, state, ref, request, options, opened_at, ended_at, answer, reason`
+	interactionColumns = `id, session, run, kind, state, ref, request, options, opened_at, ended_at, answer, reason, exec, expires_at`
 
 	upsertInteraction = `INSERT INTO interactions (` + interactionColumns + `)
-	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
 	ON CONFLICT (id) DO UPDATE SET state = excluded.state, ended_at = excluded.ended_at,
 	answer = excluded.answer, reason = excluded.reason`
 
@@ -26,13 +26,13 @@ const (
 
 func scanInteraction(row scanner) (i sojourn.Interaction, err error) {
 	var request, options, answer string
-	var opened, ended int64
+	var opened, ended, expires int64
 	err = row.Scan(&i.ID, &i.Session, &i.Run, &i.Kind, &i.State, &i.Ref, &request, &options,
-		&opened, &ended, &answer, &i.Reason)
+		&opened, &ended, &answer, &i.Reason, &i.Exec, &expires)
 	if err != nil {
 		return i, err
 	}
-	i.Request, i.OpenedAt, i.EndedAt = raw(request), instant(opened), instant(ended)
+	i.Request, i.OpenedAt, i.EndedAt, i.ExpiresAt = raw(request), instant(opened), instant(ended), instant(expires)
 	if err := decode(options, &i.Options); err != nil {
 		return i, err
 	}
@@ -49,7 +49,7 @@ func (t *Tx) putInteraction(i sojourn.Interaction) error {
 		return t.fail("encode answer", err)
 	}
 	_, err = t.exec("write interaction", upsertInteraction, i.ID, i.Session, i.Run, i.Kind, i.State, i.Ref,
-		string(i.Request), options, micros(i.OpenedAt), micros(i.EndedAt), answer, i.Reason)
+		string(i.Request), options, micros(i.OpenedAt), micros(i.EndedAt), answer, i.Reason, i.Exec, micros(i.ExpiresAt))
 	return err
 }
 

@@ -10,18 +10,20 @@ import (
 const (
 	sessionColumns = `id, project, contract, title, runtime, metadata, base, state, close_reason,
 	created_at, updated_at, archived_at, deleted_at,
-	last_seq, last_epoch, turns, active_run, last_run, worked, head, sandbox, model, budget`
+	last_seq, last_epoch, turns, active_run, last_run, worked, head, sandbox, model, budget,
+	bare, client, rotating`
 
 	selectSession = `SELECT ` + sessionColumns + ` FROM sessions WHERE id = $1`
 
 	insertSession = `INSERT INTO sessions (` + sessionColumns + `)
-	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)`
+	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26)`
 
 	// What identifies a session, and when it was created, never changes. $14 is
 	// the counter as the decision saw it, $19 how many events follow.
 	updateSession = `UPDATE sessions SET title = $2, runtime = $3, metadata = $4, base = $5, state = $6,
 	close_reason = $7, updated_at = $8, archived_at = $9, deleted_at = $10, last_epoch = $11, turns = $12,
-	active_run = $13, last_seq = $14 + $19, last_run = $15, worked = $16, head = $17, sandbox = $20, model = $21, budget = $22
+	active_run = $13, last_seq = $14 + $19, last_run = $15, worked = $16, head = $17, sandbox = $20, model = $21, budget = $22,
+	bare = $23, client = $24, rotating = $25
 	WHERE id = $1 AND last_seq = $14 AND created_at = $18`
 
 	newestSessions = `SELECT ` + sessionColumns + ` FROM sessions
@@ -52,11 +54,11 @@ type SessionCursor struct {
 }
 
 func scanSession(row scanner) (s sojourn.Session, err error) {
-	var metadata, sandbox, budget string
-	var created, updated, archived, deleted, worked int64
+	var metadata, sandbox, budget, only, client string
+	var created, updated, archived, deleted, worked, rotating int64
 	err = row.Scan(&s.ID, &s.Project, &s.Contract, &s.Title, &s.Runtime, &metadata, &s.Base, &s.State, &s.CloseReason,
 		&created, &updated, &archived, &deleted,
-		&s.LastSeq, &s.LastEpoch, &s.Turns, &s.ActiveRun, &s.LastRun, &worked, &s.Head, &sandbox, &s.Model, &budget)
+		&s.LastSeq, &s.LastEpoch, &s.Turns, &s.ActiveRun, &s.LastRun, &worked, &s.Head, &sandbox, &s.Model, &budget, &only, &client, &rotating)
 	if err != nil {
 		return s, err
 	}
@@ -67,6 +69,9 @@ func scanSession(row scanner) (s sojourn.Session, err error) {
 		return s, err
 	}
 	if err := decode(budget, &s.Budget); err != nil {
+		return s, err
+	}
+	if err := decodeBare(only, &s); err != nil {
 		return s, err
 	}
 	return s, decode(sandbox, &s.Sandbox)
@@ -138,7 +143,12 @@ func (t *Tx) factsOf(s sojourn.Session) (f sojourn.Facts, err error) {
 		}
 		f.Head = &c
 	}
-	if s.LastRun != "" {
+	if s.Bare() && s.Execs > 0 {
+		if f.Execs, err = collect(t, "execs", scanExec, selectOpenExecs, s.ID, queuedInFacts); err != nil {
+			return f, err
+		}
+	}
+	if s.LastRun != "" || s.Execs > 0 {
 		f.Open, err = t.openInteractions(s.ID)
 	}
 	return f, err
@@ -194,17 +204,23 @@ func (t *Tx) writeSession(s sojourn.Session, created bool, events int) error {
 	if err != nil {
 		return t.fail("encode budget", err)
 	}
+	only, err := encodeBare(s)
+	if err != nil {
+		return t.fail("encode what a bare session has", err)
+	}
 	if created {
 		_, err := t.exec("insert session", insertSession,
 			s.ID, s.Project, s.Contract, s.Title, s.Runtime, metadata, s.Base, s.State, s.CloseReason,
 			micros(s.CreatedAt), micros(s.UpdatedAt), micros(s.ArchivedAt), micros(s.DeletedAt),
-			int64(events), s.LastEpoch, s.Turns, s.ActiveRun, s.LastRun, flag(s.Worked), s.Head, sandbox, s.Model, budget)
+			int64(events), s.LastEpoch, s.Turns, s.ActiveRun, s.LastRun, flag(s.Worked), s.Head, sandbox, s.Model, budget,
+			only, s.Presence.Client, flag(s.Rotating()))
 		return err
 	}
 	n, err := t.exec("update session", updateSession,
 		s.ID, s.Title, s.Runtime, metadata, s.Base, s.State, s.CloseReason,
 		micros(s.UpdatedAt), micros(s.ArchivedAt), micros(s.DeletedAt), s.LastEpoch, s.Turns,
-		s.ActiveRun, s.LastSeq, s.LastRun, flag(s.Worked), s.Head, micros(s.CreatedAt), int64(events), sandbox, s.Model, budget)
+		s.ActiveRun, s.LastSeq, s.LastRun, flag(s.Worked), s.Head, micros(s.CreatedAt), int64(events), sandbox, s.Model, budget,
+		only, s.Presence.Client, flag(s.Rotating()))
 	if err != nil {
 		return err
 	}
