@@ -19,6 +19,7 @@ import (
 	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/internal/checkpoint"
 	"github.com/sojourn-dev/sojourn/internal/config"
+	execs "github.com/sojourn-dev/sojourn/internal/output"
 	"github.com/sojourn-dev/sojourn/internal/server"
 	"github.com/sojourn-dev/sojourn/internal/snapshot"
 	"github.com/sojourn-dev/sojourn/internal/store"
@@ -113,6 +114,10 @@ func serve(ctx context.Context, io stdio, args []string) error {
 	if err != nil {
 		return err
 	}
+	outputs, err := execs.Open(filepath.Join(f.data, "outputs"), execs.Config{})
+	if err != nil {
+		return err
+	}
 	cfg, err := config.Load(f.config)
 	if err != nil {
 		return err
@@ -137,6 +142,7 @@ func serve(ctx context.Context, io stdio, args []string) error {
 		Bucket: bucket, Cache: cache, Harness: drives, Runtimes: set.table, Log: log, Version: buildVersion(),
 		Terms: sojourn.Terms{Ceiling: f.ceiling, Hold: f.hold}, TurnDeadline: f.turnDeadline, AdminKey: chosenKey,
 		Sandbox: set.sandbox, CheckImage: set.images.Check, Egress: set.way, Models: set.way, MCPServers: set.mcpServers(), Tidy: set.tidy,
+		Outputs: outputs, Rates: ratesOf(cfg.Rates),
 		ProcessKey: processKey, SnapshotDir: filepath.Join(f.data, "snapshots"),
 		OpenStore: func(ctx context.Context, onEvents func(sojourn.SessionID, []sojourn.Event)) (store.Store, error) {
 			st, err := sqlite.Open(ctx, sqlite.Config{Dir: f.data, OnEvents: onEvents, Log: log})
@@ -165,6 +171,12 @@ func serve(ctx context.Context, io stdio, args []string) error {
 	set.meter.server.Store(s)
 	greet(io, l, s, set.sandbox.Network, chosenKey != "")
 	return s.Run(ctx, l)
+}
+
+// ratesOf is what the configuration says that execs cost.
+func ratesOf(r config.Rates) server.Rates {
+	cpu, memory, exec := r.Effective()
+	return server.Rates{VCPUSecond: sojourn.Money(cpu), GiBSecond: sojourn.Money(memory), Exec: sojourn.Money(exec)}
 }
 
 func openBlobs(data string) (*blob.Bucket, error) {

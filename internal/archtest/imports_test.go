@@ -68,7 +68,7 @@ var mayImport = map[string]string{
 	"internal/gateway/modeltest": "",
 
 	// Who decides.
-	"internal/engine": ". internal/checkpoint internal/harness internal/hub internal/link internal/store internal/work sandbox",
+	"internal/engine": ". internal/checkpoint internal/harness internal/hub internal/link internal/output internal/store internal/work sandbox",
 
 	// What callers see. A contract never sees a row.
 	"internal/auth":         ".",
@@ -81,10 +81,10 @@ var mayImport = map[string]string{
 	// a test, name an implementation.
 	"internal/server": ". internal/api internal/api/cloud internal/api/operator internal/auth internal/checkpoint " +
 		"internal/egress " +
-		"internal/engine internal/gateway internal/harness internal/hub internal/snapshot internal/store sandbox",
+		"internal/engine internal/gateway internal/harness internal/hub internal/output internal/snapshot internal/store sandbox",
 	"internal/servertest": ". internal/checkpoint internal/engine internal/harness internal/harness/acp internal/harness/script internal/keeper " +
 		"internal/server internal/store internal/store/sqlite sandbox sandbox/fake",
-	"cmd/sojourn": ". client internal/checkpoint internal/config internal/egress internal/gateway internal/harness internal/harness/acp internal/harness/loop internal/harness/script internal/host internal/keeper internal/link internal/model " +
+	"cmd/sojourn": ". client internal/checkpoint internal/config internal/egress internal/gateway internal/harness internal/harness/acp internal/harness/loop internal/harness/script internal/host internal/keeper internal/link internal/model internal/output " +
 		"internal/runtimes internal/server internal/snapshot internal/store internal/store/sqlite internal/tarball internal/terminal sandbox sandbox/docker sandbox/gvisor sandbox/image sandbox/namespace sandbox/process sandbox/warm",
 	"internal/host":     "",
 	"internal/terminal": "",

@@ -32,6 +32,7 @@ type Config struct {
 	MCPServers []MCPServer `yaml:"mcpServers"`
 	Network    Network     `yaml:"network"`
 	Models     Models      `yaml:"models"`
+	Rates      Rates       `yaml:"rates"`
 	// Runtimes are changes of the table of agent programs, by id.
 	Runtimes map[string]Runtime `yaml:"runtimes"`
 	// DefaultRuntime is that of sessions which name none; "" is the script agent.

@@ -20,6 +20,7 @@ import (
 	"github.com/sojourn-dev/sojourn/internal/checkpoint"
 	"github.com/sojourn-dev/sojourn/internal/harness"
 	"github.com/sojourn-dev/sojourn/internal/hub"
+	"github.com/sojourn-dev/sojourn/internal/output"
 	"github.com/sojourn-dev/sojourn/internal/store"
 	"github.com/sojourn-dev/sojourn/internal/work"
 	"github.com/sojourn-dev/sojourn/sandbox"
@@ -60,6 +61,8 @@ type Config struct {
 	// absolute; without them none are saved.
 	Processes   ProcessStore
 	SnapshotDir string
+	// Outputs keeps what execs write; without it no exec is accepted.
+	Outputs *output.Store
 	// Rates are what the execs of bare sessions cost.
 	Rates    Rates
 	Harness  harness.Harness

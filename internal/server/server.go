@@ -23,6 +23,7 @@ import (
 	"github.com/sojourn-dev/sojourn/internal/engine"
 	"github.com/sojourn-dev/sojourn/internal/harness"
 	"github.com/sojourn-dev/sojourn/internal/hub"
+	"github.com/sojourn-dev/sojourn/internal/output"
 	"github.com/sojourn-dev/sojourn/internal/snapshot"
 	"github.com/sojourn-dev/sojourn/internal/store"
 	"github.com/sojourn-dev/sojourn/sandbox"
@@ -57,8 +58,11 @@ type Config struct {
 	// absolute; without it none are saved.
 	ProcessKey  *age.X25519Identity
 	SnapshotDir string
-	Harness     harness.Harness
-	Runtimes    []harness.Runtime
+	// Outputs keeps what execs write, and Rates are what they cost.
+	Outputs  *output.Store
+	Rates    Rates
+	Harness  harness.Harness
+	Runtimes []harness.Runtime
 
 	Terms        sojourn.Terms
 	TurnDeadline time.Duration
@@ -75,6 +79,9 @@ type Config struct {
 	Heartbeat time.Duration
 	Log       *slog.Logger
 }
+
+// Rates are what the execs of sessions without an agent cost.
+type Rates = engine.Rates
 
 // Server is one server process without its listener.
 type Server struct {
@@ -126,6 +133,7 @@ func (s *Server) assemble(ctx context.Context, c Config, h *hub.Hub) (err error)
 	s.Engine, err = engine.New(engine.Config{
 		Sandbox: c.Sandbox, CheckImage: c.CheckImage, Egress: c.Egress, Models: c.Models, MCPServers: c.MCPServers, Tidy: c.Tidy, Processes: processes, SnapshotDir: c.SnapshotDir,
 		Store: s.store, Hub: h, Checkpoints: checkpoint.New(c.Bucket, checkpoint.Config{}), Cache: c.Cache,
+		Outputs: c.Outputs, Rates: c.Rates,
 		Driver: s.Driver, DriverReason: s.DriverReason, Harness: c.Harness, Runtimes: c.Runtimes,
 		Terms: c.Terms, TurnDeadline: c.TurnDeadline, CancelGrace: c.CancelGrace, SweepEvery: c.SweepEvery,
 		WorkspaceMaxBytes: c.WorkspaceMaxBytes, ConversationMaxBytes: c.ConversationMaxBytes, Log: c.Log,

@@ -33,6 +33,7 @@ import (
 	"github.com/sojourn-dev/sojourn/internal/harness/acp"
 	"github.com/sojourn-dev/sojourn/internal/harness/script"
 	"github.com/sojourn-dev/sojourn/internal/keeper"
+	"github.com/sojourn-dev/sojourn/internal/output"
 	"github.com/sojourn-dev/sojourn/internal/server"
 	"github.com/sojourn-dev/sojourn/internal/store"
 	"github.com/sojourn-dev/sojourn/internal/store/sqlite"
@@ -58,6 +59,8 @@ type Config struct {
 	// Sandbox is what sessions get that do not say otherwise, Egress their way out.
 	Sandbox sojourn.SandboxSpec
 	Egress  engine.Egress
+	// Rates are what execs cost.
+	Rates server.Rates
 	// Models are those that runtimes may use; nil is none.
 	Models engine.Models
 	// NoCompute leaves the server without a sandbox driver.
@@ -229,7 +232,12 @@ func (s *Server) config() server.Config {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	outputs, err := output.Open(filepath.Join(s.Dir, "outputs"), output.Config{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
 	sc := server.Config{
+		Outputs: outputs, Rates: c.Rates,
 		Bucket: s.bucket, Cache: cache, Harness: c.Harness, Runtimes: c.Runtimes, AdminKey: AdminKey,
 		Terms: c.Terms, TurnDeadline: c.TurnDeadline, Heartbeat: c.Heartbeat, Log: log, Version: "test",
 		WorkspaceMaxBytes: c.WorkspaceMaxBytes, ConversationMaxBytes: c.ConversationMaxBytes,
