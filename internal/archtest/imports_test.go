@@ -83,7 +83,7 @@ var mayImport = map[string]string{
 		"internal/egress " +
 		"internal/engine internal/gateway internal/harness internal/hub internal/output internal/snapshot internal/store sandbox",
 	"internal/servertest": ". internal/checkpoint internal/engine internal/harness internal/harness/acp internal/harness/script internal/keeper " +
-		"internal/server internal/store internal/store/sqlite sandbox sandbox/fake",
+		"internal/output internal/server internal/store internal/store/sqlite sandbox sandbox/fake",
 	"cmd/sojourn": ". client internal/checkpoint internal/config internal/egress internal/gateway internal/harness internal/harness/acp internal/harness/loop internal/harness/script internal/host internal/keeper internal/link internal/model internal/output " +
 		"internal/runtimes internal/server internal/snapshot internal/store internal/store/sqlite internal/tarball internal/terminal sandbox sandbox/docker sandbox/gvisor sandbox/image sandbox/namespace sandbox/process sandbox/warm",
 	"internal/host":     "",
