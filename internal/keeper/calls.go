@@ -16,11 +16,7 @@ import (
 	"github.com/sojourn-dev/sojourn/internal/link"
 )
 
-const (
-	defaultReadBytes = 1 << 20
-	maxReadBytes     = 8 << 20
-	maxGrace         = time.Hour
-)
+const maxGrace = time.Hour
 
 // decode reads a call's parameters; missing ones are like an empty object.
 func decode[T any](raw json.RawMessage) (T, error) {
@@ -64,12 +60,12 @@ type answerThen struct {
 }
 
 // handler answers one method.
-type handler func(c *conn, params json.RawMessage) (any, error)
+type handler func(c *conn, rq *request) (any, error)
 
 // with makes a handler of a function on decoded parameters.
 func with[T any](f func(c *conn, p T) (any, error)) handler {
-	return func(c *conn, raw json.RawMessage) (any, error) {
-		p, err := decode[T](raw)
+	return func(c *conn, rq *request) (any, error) {
+		p, err := decode[T](rq.Params)
 		if err != nil {
 			return nil, err
 		}
@@ -95,6 +91,7 @@ var handlers = map[string]handler{
 	link.MethodEnvironmentInfo: with(func(c *conn, _ none) (any, error) { return c.environment(), nil }),
 
 	link.MethodProcessStart: with(callStart),
+	link.MethodRun:          callRun,
 	link.MethodProcessRead:  onProcess(func(p link.ProcessReadParams) string { return p.ProcessID }, callRead),
 	link.MethodProcessWrite: with(callWrite),
 	link.MethodProcessSignal: onProcess(func(p link.SignalParams) string { return p.ProcessID },
@@ -134,18 +131,18 @@ var handlers = map[string]handler{
 
 // dispatch runs a request. Nothing is done for a connection that has been
 // superseded while the request waited.
-func (c *conn) dispatch(m link.Message) (any, error) {
+func (c *conn) dispatch(rq *request) (any, error) {
 	if err := context.Cause(c.ctx); err != nil {
 		return nil, err
 	}
-	h, ok := handlers[m.Method]
+	h, ok := handlers[rq.Method]
 	if !ok {
-		return nil, &link.Error{Code: link.CodeNoMethod, Message: fmt.Sprintf("no method %q", m.Method)}
+		return nil, &link.Error{Code: link.CodeNoMethod, Message: fmt.Sprintf("no method %q", rq.Method)}
 	}
-	if err := unconfined(m.Method, m.Params); err != nil {
+	if err := unconfined(rq.Method, rq.Params); err != nil {
 		return nil, err
 	}
-	return h(c, m.Params)
+	return h(c, rq)
 }
 
 // environment describes the sandbox; a foreign client wants URIs.
@@ -164,66 +161,6 @@ func callStart(c *conn, w link.ProcessStartParams) (any, error) {
 	}
 	c.k.announceStart(p)
 	return link.ProcessParams{ProcessID: p.id}, nil
-}
-
-// callRead is the long poll: it answers when there is something new or the
-// wait is over.
-func callRead(c *conn, p *process, r link.ProcessReadParams) (any, error) {
-	var after, wait int64
-	if r.AfterSeq != nil {
-		after = *r.AfterSeq
-	}
-	if r.WaitMs != nil {
-		wait = *r.WaitMs
-	}
-	if after < 0 || wait < 0 {
-		return nil, invalid("afterSeq and waitMs cannot be negative")
-	}
-	size := defaultReadBytes
-	if r.MaxBytes != nil {
-		size = min(max(*r.MaxBytes, 1), maxReadBytes)
-	}
-	timer := time.NewTimer(min(time.Duration(wait)*time.Millisecond, link.MaxWait))
-	defer timer.Stop()
-	for {
-		v := p.spool.read(after, size)
-		if v.shut {
-			return nil, &link.Error{Code: link.CodeUnknownProcess, Message: fmt.Sprintf("process %q was removed", p.id)}
-		}
-		if v.news {
-			return c.readResult(v), nil
-		}
-		select {
-		case <-v.changed:
-		case <-timer.C:
-			return c.readResult(v), nil
-		case <-c.ctx.Done():
-			return nil, context.Cause(c.ctx)
-		}
-	}
-}
-
-func (c *conn) readResult(v view) *link.ProcessReadResult {
-	r := &link.ProcessReadResult{Chunks: make([]link.OutputChunk, len(v.chunks)), NextSeq: v.nextSeq, Closed: v.closed}
-	for i, ch := range v.chunks {
-		r.Chunks[i] = wireChunk(ch)
-	}
-	ours := link.ProcessReadSojourn{FirstSeq: v.firstSeq, DroppedBytes: v.dropped}
-	if e := v.exit; e != nil {
-		r.Exited, r.ExitCode = true, e.code
-		if e.failure != "" {
-			r.Failure = &e.failure
-		}
-		ours.Signal, ours.FailureKind, ours.ProcessEnding = e.signal, e.kind, e.wire()
-		if c.foreign {
-			status := e.status()
-			r.ExitCode = &status
-		}
-	}
-	if !c.foreign {
-		r.Sojourn = &ours
-	}
-	return r
 }
 
 // status is the exit as one number, the way shells count.

@@ -38,8 +38,9 @@ type conn struct {
 	bytes  atomic.Int64  // of their parameters
 
 	// Set by initialize, on the reading goroutine, before any other call runs.
-	ready   bool
-	foreign bool // the client does not know our extensions
+	ready    bool
+	foreign  bool // the client does not know our extensions
+	revision int  // of our extensions, that both sides know
 
 	// Guarded by k.mu.
 	epoch  int64
@@ -113,9 +114,20 @@ func (c *conn) read() error {
 			c.refuse(m.ID, err)
 		case m.Request():
 			c.accept(m)
+		case m.Method == link.MethodProcessDrop && c.revision > 0:
+			c.forget(m)
 		default:
 			// Notifications need no answer, and answers have no question here.
 		}
+	}
+}
+
+// forget removes a process for a client that wants no answer. It is done before
+// the next message is read, so that what is heard after it confirms it.
+func (c *conn) forget(m link.Message) {
+	_, err := c.dispatch(&request{Message: m, next: func() {}})
+	if e, ok := errors.AsType[*link.Error](err); err != nil && !(ok && e.Code == link.CodeUnknownProcess) {
+		c.k.log.Warn("forget process", "err", err)
 	}
 }
 
@@ -164,19 +176,28 @@ func (c *conn) accept(m link.Message) {
 		return
 	}
 	turn, next := c.order(m)
+	rq := &request{Message: m, next: next}
 	c.wg.Go(func() {
 		defer done()
-		defer next()
+		defer rq.next()
 		turn()
-		c.answer(m, func() (any, error) { return c.dispatch(m) })
+		c.answer(m, func() (any, error) { return c.dispatch(rq) })
 	})
+}
+
+// request is a call under way.
+type request struct {
+	link.Message
+	// next lets go the call that waits for this one to keep the order. It may be
+	// called again, by the goroutine of the call.
+	next func()
 }
 
 // ordered are the methods that keep their order: for each process, and a freeze
 // and its thaw among themselves, since a thaw that overtook it would be lost.
 var ordered = map[string]bool{
 	link.MethodProcessStart: true, link.MethodProcessWrite: true, link.MethodCloseStdin: true,
-	link.MethodFreeze: true, link.MethodThaw: true,
+	link.MethodRun: true, link.MethodFreeze: true, link.MethodThaw: true,
 }
 
 // order makes a call wait for its turn: turn blocks until the calls before it
@@ -185,7 +206,11 @@ func (c *conn) order(m link.Message) (turn, next func()) {
 	if !ordered[m.Method] {
 		return func() {}, func() {}
 	}
-	id := string(link.Field(m.Params, "processId"))
+	params := []byte(m.Params)
+	if m.Method == link.MethodRun {
+		params = link.Field(params, "start")
+	}
+	id := string(link.Field(params, "processId"))
 	mine := make(chan struct{})
 	c.mu.Lock()
 	before := c.tails[id]
@@ -197,7 +222,12 @@ func (c *conn) order(m link.Message) (turn, next func()) {
 		}
 		<-before
 	}
+	over := false
 	next = func() {
+		if over {
+			return
+		}
+		over = true
 		c.mu.Lock()
 		if c.tails[id] == mine {
 			delete(c.tails, id)
@@ -298,7 +328,7 @@ func (c *conn) initialize(params json.RawMessage) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.ready, c.foreign = true, p.Sojourn == nil
+	c.ready, c.foreign, c.revision = true, p.Sojourn == nil, min(max(ours.Revision, 0), link.Revision)
 	for _, o := range older {
 		o.close()
 	}
@@ -308,7 +338,7 @@ func (c *conn) initialize(params json.RawMessage) (any, error) {
 	}
 	r := link.InitializeResult{SessionID: c.k.sessionID}
 	if !c.foreign {
-		r.Sojourn = &link.ServerExtensions{Epoch: ours.Epoch}
+		r.Sojourn = &link.ServerExtensions{Epoch: ours.Epoch, Revision: link.Revision}
 	}
 	return r, nil
 }

@@ -2,6 +2,7 @@ package keeper_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -19,6 +20,7 @@ type cutter struct {
 	k    *keeper.Keeper
 	pair func() (near, far net.Conn)
 	rnd  *rand.Rand
+	most int // bytes before a cut; 0 means 60,000
 
 	mu   sync.Mutex
 	left int // connections still to be cut
@@ -76,7 +78,7 @@ func (cu *cutter) dial(context.Context) (link.Transport, error) {
 	}
 	cu.left--
 	var once sync.Once
-	return link.Framed(&cutConn{Conn: near, budget: 1 + cu.rnd.IntN(60_000), cut: func() {
+	return link.Framed(&cutConn{Conn: near, budget: 1 + cu.rnd.IntN(cmp.Or(cu.most, 60_000)), cut: func() {
 		once.Do(func() {
 			cu.mu.Lock()
 			cu.cuts++

@@ -79,11 +79,12 @@ func (c *conn) follow(p *process, after int64) {
 			if v.closed || v.shut || c.ctx.Err() != nil {
 				return
 			}
-			if len(v.chunks) > 0 {
+			state := p.spool.look(after, notifyBytes)
+			if state.news {
 				continue
 			}
 			select {
-			case <-v.changed:
+			case <-state.changed:
 			case <-c.ctx.Done():
 				return
 			}

@@ -43,6 +43,11 @@ func newPump(f *os.File, to stream) (*pump, error) {
 
 // expire starts the drain: the main process has ended.
 func (p *pump) expire(deadline time.Time) {
+	select {
+	case <-p.settled: // nobody held it any more
+		return
+	default:
+	}
 	// A file without deadlines would only drain for longer, until its end.
 	_ = p.file.SetReadDeadline(deadline)
 }

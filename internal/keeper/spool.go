@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"cmp"
 	"io"
 	"slices"
 	"sync"
@@ -74,16 +75,27 @@ type spool struct {
 	seen      int64         // with follow: the last number that the reader says it has
 	dueAt     time.Time     // with follow: since when there is something that it has not
 	shut      bool          // removed: writers fail
-	changed   chan struct{} // closed and replaced at every change
+	news      chan struct{} // closed when there is more to read; nil when nobody waits
+	room      chan struct{} // closed when there may be room to write; nil when nobody waits
 }
 
 func newSpool(ack bool, limit int64) *spool {
-	return &spool{ack: ack, limit: limit, nextSeq: 1, changed: make(chan struct{})}
+	return &spool{ack: ack, limit: limit, nextSeq: 1}
 }
 
-func (s *spool) broadcastLocked() {
-	close(s.changed)
-	s.changed = make(chan struct{})
+// waitLocked is a channel that wake will close.
+func waitLocked(ch *chan struct{}) <-chan struct{} {
+	if *ch == nil {
+		*ch = make(chan struct{})
+	}
+	return *ch
+}
+
+func wakeLocked(ch *chan struct{}) {
+	if *ch != nil {
+		close(*ch)
+		*ch = nil
+	}
 }
 
 func (s *spool) weightLocked() int64 { return s.bytes + int64(len(s.chunks))*chunkCost }
@@ -107,7 +119,7 @@ func (s *spool) append(stream string, data []byte) error {
 			s.mu.Unlock()
 			return nil
 		}
-		changed, patience := s.changed, time.Until(s.dueAt.Add(followGrace))
+		changed, patience := waitLocked(&s.room), time.Until(s.dueAt.Add(followGrace))
 		ack := s.ack
 		s.mu.Unlock()
 		if ack {
@@ -148,7 +160,7 @@ func (s *spool) addLocked(stream string, data []byte) {
 		s.dropped += int64(len(s.chunks[0].data))
 		s.popLocked()
 	}
-	s.broadcastLocked()
+	wakeLocked(&s.news)
 }
 
 // extendLocked adds data to the newest chunk if nobody has seen it yet.
@@ -179,7 +191,7 @@ func (s *spool) release(seq int64) {
 		s.popLocked()
 	}
 	if len(s.chunks) < n {
-		s.broadcastLocked()
+		wakeLocked(&s.room)
 	}
 }
 
@@ -193,7 +205,7 @@ func (s *spool) finish(e exit) bool {
 	e.timedOut = s.timedOut
 	s.exit, s.exitSeq = &e, s.nextSeq
 	s.nextSeq++
-	s.broadcastLocked()
+	wakeLocked(&s.news)
 	return true
 }
 
@@ -213,7 +225,8 @@ func (s *spool) close() {
 	}
 	s.closed, s.closedSeq = true, s.nextSeq
 	s.nextSeq++
-	s.broadcastLocked()
+	wakeLocked(&s.news)
+	wakeLocked(&s.room)
 }
 
 // remove forgets the output and fails whoever still writes.
@@ -221,7 +234,8 @@ func (s *spool) remove() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.shut, s.chunks, s.bytes = true, nil, 0
-	s.broadcastLocked()
+	wakeLocked(&s.news)
+	wakeLocked(&s.room)
 }
 
 // discard counts bytes that came after the end.
@@ -241,9 +255,57 @@ type view struct {
 	exitSeq   int64
 	closed    bool // and no chunk is left after these
 	closedSeq int64
-	news      bool // there is something the reader has not seen
 	shut      bool
-	changed   <-chan struct{}
+}
+
+// state is what a read that waits has to know.
+type state struct {
+	news    bool            // there is something the reader has not seen
+	full    bool            // there will be no more than a read can take
+	shut    bool            // the process was removed
+	changed <-chan struct{} // closed when any of it may be otherwise
+}
+
+// look says how things stand for a reader of at most maxBytes after a sequence
+// number, and seals nothing.
+func (s *spool) look(after int64, maxBytes int) state {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seenLocked(after)
+	total, n := 0, 0
+	for _, c := range s.chunks[s.fromLocked(after):] {
+		if total += len(c.data); total >= maxBytes || n == readChunks {
+			break
+		}
+		n++
+	}
+	st := state{
+		news: total > 0 || s.closed || s.shut || (s.exit != nil && s.exitSeq > after),
+		full: s.closed || total >= maxBytes || n == readChunks || total > 0 && s.weightLocked() >= s.limit,
+		shut: s.shut,
+	}
+	if !st.full {
+		st.changed = waitLocked(&s.news)
+	}
+	return st
+}
+
+// fromLocked is the index of the first chunk after a sequence number.
+func (s *spool) fromLocked(after int64) int {
+	from, _ := slices.BinarySearchFunc(s.chunks, after+1, func(c chunk, seq int64) int { return cmp.Compare(c.seq, seq) })
+	return from
+}
+
+// seenLocked notes for a spool that is followed how far its reader has come.
+func (s *spool) seenLocked(after int64) {
+	if !s.follow {
+		return
+	}
+	moved := s.seen != after
+	s.seen, s.dueAt = after, time.Now()
+	if moved && s.weightLocked() >= s.limit {
+		wakeLocked(&s.room) // a writer may have been waiting for this reader
+	}
 }
 
 // read returns the chunks after a sequence number, up to maxBytes but at least
@@ -251,18 +313,12 @@ type view struct {
 func (s *spool) read(after int64, maxBytes int) view {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.follow {
-		moved := s.seen != after
-		s.seen, s.dueAt = after, time.Now()
-		if moved && s.weightLocked() >= s.limit {
-			s.broadcastLocked() // a writer may have been waiting for this reader
-		}
-	}
+	s.seenLocked(after)
 	v := view{
 		nextSeq: s.nextSeq, firstSeq: s.firstSeqLocked(), dropped: s.dropped,
-		exit: s.exit, exitSeq: s.exitSeq, closedSeq: s.closedSeq, shut: s.shut, changed: s.changed,
+		exit: s.exit, exitSeq: s.exitSeq, closedSeq: s.closedSeq, shut: s.shut,
 	}
-	from, _ := slices.BinarySearchFunc(s.chunks, after+1, func(c chunk, seq int64) int { return int(c.seq - seq) })
+	from := s.fromLocked(after)
 	to, total := from, 0
 	for to < len(s.chunks) && to-from < readChunks {
 		total += len(s.chunks[to].data)
@@ -277,7 +333,6 @@ func (s *spool) read(after int64, maxBytes int) view {
 		v.nextSeq = s.chunks[to-1].seq + 1
 	}
 	v.closed = s.closed && to == len(s.chunks)
-	v.news = len(v.chunks) > 0 || v.closed || v.shut || (s.exit != nil && s.exitSeq > after)
 	return v
 }
 

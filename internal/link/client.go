@@ -33,6 +33,7 @@ type Client struct {
 	onNotify  func(method string, params json.RawMessage)
 	sessionID string
 	foreign   bool // the server does not know our methods
+	revision  int  // what both sides know of our extensions; 0 when foreign
 
 	out  chan []byte   // frames for the writer
 	done chan struct{} // closed once err is set
@@ -71,7 +72,7 @@ func (c *Client) initialize(ctx context.Context, o Options) error {
 	p := InitializeParams{
 		ClientName:      o.ClientName,
 		ResumeSessionID: o.Resume,
-		Sojourn:         &InitializeSojourn{Epoch: o.Epoch, Notify: o.OnNotify != nil},
+		Sojourn:         &InitializeSojourn{Epoch: o.Epoch, Notify: o.OnNotify != nil, Revision: Revision},
 	}
 	if p.ClientName == "" {
 		p.ClientName = "sojourn"
@@ -81,9 +82,21 @@ func (c *Client) initialize(ctx context.Context, o Options) error {
 		return stock(err, p.ResumeSessionID != "", ErrUnknownSession)
 	}
 	c.sessionID, c.foreign = r.SessionID, r.Sojourn == nil
-	msg, err := EncodeMessage(Message{Method: MethodInitialized, Params: json.RawMessage("{}")})
+	if !c.foreign {
+		c.revision = min(r.Sojourn.Revision, Revision)
+	}
+	return c.notify(ctx, MethodInitialized, struct{}{})
+}
+
+// notify sends a message that has no answer.
+func (c *Client) notify(ctx context.Context, method string, params any) error {
+	raw, err := json.Marshal(params)
 	if err != nil {
-		return err
+		return fmt.Errorf("%s: %w", method, err)
+	}
+	msg, err := EncodeMessage(Message{Method: method, Params: raw})
+	if err != nil {
+		return fmt.Errorf("%s: %w", method, err)
 	}
 	return c.send(ctx, msg)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -30,7 +31,10 @@ type Peer struct {
 	cur    *attempt
 	resume string
 	closed bool
-	wg     sync.WaitGroup
+	// forgotten are the ids last given to Forget: one that was on its way when a
+	// connection broke is said again on the next.
+	forgotten []string
+	wg        sync.WaitGroup
 }
 
 // attempt is one search for a connection, shared by all callers that wait.
@@ -62,10 +66,14 @@ func (p *Peer) Close() error {
 	if p.cur != nil {
 		p.cur.cancel()
 	}
+	client := p.client
 	p.mu.Unlock()
+	if client != nil {
+		_ = client.Close() // a search that has ended may still be saying something
+	}
 	p.wg.Wait() // no attempt starts any more, so p.client is final
 	p.mu.Lock()
-	client := p.client
+	client = p.client
 	p.mu.Unlock()
 	if client == nil {
 		return nil
@@ -187,10 +195,17 @@ func (p *Peer) finish(a *attempt, client *Client, err error) {
 	}
 	a.client, a.err = client, err
 	close(a.done)
+	forgotten := slices.Clone(p.forgotten) // later ones find the new connection
 	p.mu.Unlock()
 	if unwanted != nil {
 		// Both kinds have nothing left to say: one has ended, one did nothing.
 		_ = unwanted.Close()
+	}
+	if client != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
+		defer cancel()
+		// It fails when this connection breaks, too; then the next one is told.
+		_ = p.forgetOn(ctx, client, forgotten...)
 	}
 }
 

@@ -4,12 +4,9 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
-	"unicode/utf8"
 )
 
 // MaxWait bounds one long poll.
@@ -21,35 +18,6 @@ const stockMaxWait = 2 * time.Second
 
 // MaxWriteBytes bounds one write to a process.
 const MaxWriteBytes = 16 << 20
-
-// StartParams start a process.
-type StartParams struct {
-	// ProcessID is the caller's name for the process and stays its name.
-	ProcessID string
-	// Argv is passed byte for byte; Argv[0] is looked up in PATH of Env.
-	Argv []string
-	// Cwd is absolute; empty means the server's own.
-	Cwd string
-	// Env is the whole environment, unless Inherit is set.
-	Env map[string]string
-	// Inherit lays Env over the server's own environment, which in a sandbox is that
-	// of its image.
-	Inherit bool
-	// TTY gives the process a terminal of Rows by Cols (zero: 24 by 80) as
-	// stdin, stdout and stderr.
-	TTY bool
-	// PipeStdin keeps stdin open for Write; without it stdin is empty.
-	PipeStdin bool
-	// Retain is RetainRing or RetainAck; empty means ring.
-	Retain string
-	// SpoolBytes bounds the output held; 0 means the server's default.
-	SpoolBytes int64
-	Rows, Cols uint16
-	// Timeout is how long the main process may run, in whole milliseconds; 0
-	// sets no limit. The server keeps it, connected or not: it then ends the
-	// process as Terminate with Grace does. A stock exec-server knows no timeout.
-	Timeout, Grace time.Duration
-}
 
 // ReadParams ask for output.
 type ReadParams struct {
@@ -63,6 +31,12 @@ type ReadParams struct {
 	// Wait is how long to wait for something new, at most MaxWait. A read may
 	// come back empty before that.
 	Wait time.Duration
+	// Gather is how long a read that has something new waits for more: for
+	// MaxBytes or for the end of the output. With it a short process takes one
+	// read, and a busy one fewer. A stock exec-server does not gather.
+	Gather time.Duration
+	// Ack releases output as [Client.Ack] does, before it reads; 0 releases none.
+	Ack int64
 }
 
 // Chunk is a piece of output. Offset counts the output bytes, over all
@@ -114,119 +88,44 @@ type Ending struct {
 	MaxRSSBytes int64
 }
 
-// What a start failed at. Nothing has been run.
-const (
-	FailureProgram = "program" // exit code 127: it or its interpreter is missing; 126: it cannot be run
-	FailureCwd     = "cwd"     // no exit code: missing, no directory, or not to be entered
-	FailureFork    = "fork"    // no exit code: the system has no room for another process
-)
-
-// Info describes the place where processes run.
-func (c *Client) Info(ctx context.Context) (Info, error) {
-	var r Info
-	if err := c.call(ctx, MethodEnvironmentInfo, nil, &r); err != nil {
-		return Info{}, err
-	}
-	if r.Cwd != "" {
-		cwd, err := ParsePath(r.Cwd)
-		if err != nil {
-			return Info{}, fmt.Errorf("%s: %w: %w", MethodEnvironmentInfo, ErrMalformed, err)
-		}
-		r.Cwd = cwd
-	}
-	return r, nil
-}
-
-// Start starts a process. That it cannot run is not an error of the call but
-// the Failure of its reads (a stock exec-server does answer with an error, and
-// forgets the process). ErrProcessExists when the id is in use, ErrLimit
-// when the server has no room.
-func (c *Client) Start(ctx context.Context, p StartParams) error {
-	if err := p.validate(); err != nil {
-		return fmt.Errorf("%s: %w", MethodProcessStart, err)
-	}
-	w := ProcessStartParams{
-		ProcessID: p.ProcessID, Argv: p.Argv, Env: p.Env, TTY: p.TTY, PipeStdin: p.PipeStdin,
-		Sojourn: &ProcessStartSojourn{
-			Retain: p.Retain, SpoolBytes: p.SpoolBytes, Rows: p.Rows, Cols: p.Cols,
-			TimeoutMs: p.Timeout.Milliseconds(), GraceMs: p.Grace.Milliseconds(),
-		},
-	}
-	if p.Inherit {
-		w.EnvPolicy = &EnvPolicy{Inherit: "all", IgnoreDefaultExcludes: true}
-	}
-	cwd := p.Cwd
-	if cwd == "" && c.foreign { // it has no default of its own
-		info, err := c.Info(ctx)
-		if err != nil {
-			return err
-		}
-		cwd = info.Cwd
-	}
-	if cwd != "" {
-		w.Cwd = PathURI(cwd)
-	}
-	if w.Env == nil {
-		w.Env = map[string]string{}
-	}
-	return stock(c.call(ctx, MethodProcessStart, w, nil), c.foreign, ErrProcessExists)
-}
-
-// stock gives an answer of a stock exec-server its meaning: it says "invalid
-// request" for everything that its state does not allow, and what that is
-// depends on the method alone.
-func stock(err error, foreign bool, meaning error) error {
-	var e *Error
-	if foreign && errors.As(err, &e) && e.Code == CodeInvalidRequest {
-		return fmt.Errorf("%w: %w", err, meaning)
-	}
-	return err
-}
-
-// validate finds what JSON or the far kernel could not carry unchanged.
-func (p *StartParams) validate() error {
-	if len(p.Argv) == 0 {
-		return errors.New("argv is empty")
-	}
-	if p.Timeout < 0 || p.Grace < 0 || p.Timeout > 0 && p.Timeout < time.Millisecond {
-		return fmt.Errorf("timeout %v with grace %v", p.Timeout, p.Grace)
-	}
-	for _, a := range p.Argv {
-		if !utf8.ValidString(a) {
-			return fmt.Errorf("argument %q is not UTF-8", a)
-		}
-	}
-	for k, v := range p.Env {
-		if !utf8.ValidString(k) || !utf8.ValidString(v) {
-			return fmt.Errorf("environment variable %q is not UTF-8", k)
-		}
-		if k == "" || strings.ContainsAny(k, "=\x00") {
-			return fmt.Errorf("environment variable name %q", k)
-		}
-	}
-	return nil
-}
-
 // Read returns output after a sequence number, waiting for some if asked to.
 func (c *Client) Read(ctx context.Context, p ReadParams) (ReadResult, error) {
+	if p.Ack > 0 && c.revision == 0 {
+		if err := c.Ack(ctx, p.ProcessID, p.Ack); err != nil {
+			return ReadResult{}, err
+		}
+	}
+	r, err := c.readCall(ctx, MethodProcessRead, c.wireRead(p), p.AfterSeq)
+	return r, stock(err, c.foreign, ErrUnknownProcess)
+}
+
+// wireRead gives p the wire's shape.
+func (c *Client) wireRead(p ReadParams) ProcessReadParams {
 	longest := MaxWait
 	if c.foreign {
 		longest = stockMaxWait
 	}
-	wait := min(max(p.Wait, 0), longest).Milliseconds()
-	w := ProcessReadParams{ProcessID: p.ProcessID, WaitMs: &wait}
+	w := ProcessReadParams{ProcessID: p.ProcessID, WaitMs: new(min(max(p.Wait, 0), longest).Milliseconds())}
 	if p.AfterSeq > 0 {
 		w.AfterSeq = &p.AfterSeq
 	}
 	if p.MaxBytes > 0 {
 		w.MaxBytes = &p.MaxBytes
 	}
-	var r ProcessReadResult
-	if err := c.call(ctx, MethodProcessRead, w, &r); err != nil {
-		return ReadResult{}, stock(err, c.foreign, ErrUnknownProcess)
+	if c.revision > 0 && (p.Ack > 0 || p.Gather > 0) {
+		w.Sojourn = &ProcessReadOptions{AckSeq: p.Ack, GatherUs: p.Gather.Microseconds()}
 	}
-	if err := r.check(p.AfterSeq); err != nil {
-		return ReadResult{}, fmt.Errorf("%s: %w", MethodProcessRead, err)
+	return w
+}
+
+// readCall makes a call that is answered with output after a sequence number.
+func (c *Client) readCall(ctx context.Context, method string, params any, after int64) (ReadResult, error) {
+	var r ProcessReadResult
+	if err := c.call(ctx, method, params, &r); err != nil {
+		return ReadResult{}, err
+	}
+	if err := r.check(after); err != nil {
+		return ReadResult{}, fmt.Errorf("%s: %w", method, err)
 	}
 	return r.result(), nil
 }

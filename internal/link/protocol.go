@@ -39,7 +39,16 @@ const (
 	MethodSync         = "sojourn/sync"
 	MethodStats        = "sojourn/stats"
 	MethodShutdown     = "sojourn/shutdown"
+	MethodRun          = "sojourn/process/run"
 )
+
+// Revision numbers our extensions as this code knows them. Each side tells its
+// own at initialize, and both keep to the lower one.
+//
+//	0 (or none)  no more than the methods of the first keepers
+//	1            process/run; ackSeq and gatherUs in reads; process/remove
+//	             also as a notification
+const Revision = 1
 
 // Notifications from the serving side. Each carries the processId and, where
 // it has one, the per-process sequence number.
@@ -94,8 +103,9 @@ type InitializeParams struct {
 // number; Notify asks for process notifications (a foreign client always gets
 // them, ours reads instead unless it asks).
 type InitializeSojourn struct {
-	Epoch  int64 `json:"epoch"`
-	Notify bool  `json:"notify,omitempty"`
+	Epoch    int64 `json:"epoch"`
+	Notify   bool  `json:"notify,omitempty"`
+	Revision int   `json:"revision,omitempty"`
 }
 
 // InitializeResult answers initialize. Sojourn is absent when the server is
@@ -107,7 +117,8 @@ type InitializeResult struct {
 
 // ServerExtensions says that the server knows our methods.
 type ServerExtensions struct {
-	Epoch int64 `json:"epoch"` // the newest it has seen
+	Epoch    int64 `json:"epoch"` // the newest it has seen
+	Revision int   `json:"revision,omitempty"`
 }
 
 // Info describes the place where processes run.
@@ -169,10 +180,24 @@ type ProcessStartSojourn struct {
 // ProcessReadParams is process/read on the wire. A nil AfterSeq reads from
 // the oldest chunk held.
 type ProcessReadParams struct {
-	ProcessID string `json:"processId"`
-	AfterSeq  *int64 `json:"afterSeq"`
-	MaxBytes  *int   `json:"maxBytes"`
-	WaitMs    *int64 `json:"waitMs"`
+	ProcessID string              `json:"processId"`
+	AfterSeq  *int64              `json:"afterSeq"`
+	MaxBytes  *int                `json:"maxBytes"`
+	WaitMs    *int64              `json:"waitMs"`
+	Sojourn   *ProcessReadOptions `json:"sojourn,omitempty"`
+}
+
+// ProcessReadOptions is our part of a read: what it releases before it reads, and
+// how long it waits for more once there is something.
+type ProcessReadOptions struct {
+	AckSeq   int64 `json:"ackSeq,omitempty"`
+	GatherUs int64 `json:"gatherUs,omitempty"`
+}
+
+// ProcessRunParams starts a process and reads it.
+type ProcessRunParams struct {
+	Start ProcessStartParams `json:"start"`
+	Read  ProcessReadParams  `json:"read"` // its processId is ignored
 }
 
 // OutputChunk is one piece of output on the wire. Offset counts the bytes of
