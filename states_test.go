@@ -47,6 +47,13 @@ var machines = map[string]string{
 		capturing → sealed abandoned
 		sealed →
 		abandoned →`,
+	"ExecState": `
+		parked → queued refused
+		queued → running refused
+		running → ended lost
+		ended →
+		lost →
+		refused →`,
 }
 
 // projected are the state types that have no machine: they are computed from
@@ -61,6 +68,7 @@ func tables() map[string]map[string][]string {
 		"LeaseState":       plain(leaseMoves),
 		"InteractionState": plain(interactionMoves),
 		"CheckpointState":  plain(checkpointMoves),
+		"ExecState":        plain(execMoves),
 	}
 }
 
@@ -155,6 +163,7 @@ func TestCanMoveAndTerminalFollowTheTables(t *testing.T) {
 	checkMachine(t, leaseMoves, LeaseState.CanMove, LeaseState.Terminal)
 	checkMachine(t, interactionMoves, InteractionState.CanMove, nil)
 	checkMachine(t, checkpointMoves, CheckpointState.CanMove, nil)
+	checkMachine(t, execMoves, ExecState.CanMove, ExecState.Terminal)
 }
 
 func checkMachine[S ~string](t *testing.T, moves map[S][]S, canMove func(S, S) bool, terminal func(S) bool) {
@@ -218,6 +227,10 @@ func TestEveryListIsComplete(t *testing.T) {
 	}
 }
 
+// zeros are the constants that name the zero value of their type: what a caller
+// gets who says nothing.
+var zeros = []string{"StdinNone", "AbandonKeep"}
+
 // TestConstantsOfATypeDiffer guards against two names for one stored value.
 func TestConstantsOfATypeDiffer(t *testing.T) {
 	for typ, values := range stringConstants(t) {
@@ -227,8 +240,8 @@ func TestConstantsOfATypeDiffer(t *testing.T) {
 				t.Errorf("%s: %s and %s are both %q", typ, name, other, value)
 			}
 			seen[value] = name
-			if value == "" {
-				t.Errorf("%s: %s is empty, which means none everywhere else", typ, name)
+			if (value == "") != slices.Contains(zeros, name) {
+				t.Errorf("%s: %s is %q, and \"\" means none everywhere but in %v", typ, name, value, zeros)
 			}
 		}
 	}

@@ -1,3 +1,10 @@
+CREATE TABLE carryovers (
+	session    TEXT   NOT NULL PRIMARY KEY REFERENCES sessions (id),
+	dir        TEXT   NOT NULL,
+	env        TEXT   NOT NULL,
+	custom     TEXT   NOT NULL,
+	updated_at BIGINT NOT NULL
+);
 CREATE TABLE "checkpoint_packs" (
 	checkpoint TEXT   NOT NULL REFERENCES "checkpoints" (id),
 	ordinal    BIGINT NOT NULL,
@@ -48,6 +55,35 @@ CREATE TABLE events (
 	data    TEXT   NOT NULL,
 	PRIMARY KEY (session, seq)
 );
+CREATE TABLE exec_inputs (
+	exec TEXT     NOT NULL PRIMARY KEY REFERENCES execs (id),
+	data BLOB NOT NULL
+);
+CREATE TABLE exec_outputs (
+	exec TEXT     NOT NULL PRIMARY KEY REFERENCES execs (id),
+	data BLOB NOT NULL
+);
+CREATE TABLE execs (
+	id         TEXT   NOT NULL PRIMARY KEY,
+	session    TEXT   NOT NULL REFERENCES sessions (id),
+	number     BIGINT NOT NULL,
+	state      TEXT   NOT NULL,
+	detached   BIGINT NOT NULL,
+	spec       TEXT   NOT NULL,
+	epoch      BIGINT NOT NULL,
+	queued_at  BIGINT NOT NULL,
+	started_at BIGINT NOT NULL,
+	ended_at   BIGINT NOT NULL,
+	ending     TEXT   NOT NULL,
+	killed     BIGINT NOT NULL,
+	reason     TEXT   NOT NULL,
+	result     TEXT   NOT NULL,
+	rate       TEXT   NOT NULL,
+	cost       BIGINT NOT NULL,
+	UNIQUE (session, number)
+);
+CREATE INDEX execs_open ON execs (session, detached, number)
+	WHERE state IN ('parked', 'queued', 'running');
 CREATE TABLE idempotency (
 	project    TEXT     NOT NULL,
 	key        TEXT     NOT NULL,
@@ -59,19 +95,21 @@ CREATE TABLE idempotency (
 	PRIMARY KEY (project, key)
 );
 CREATE INDEX idempotency_expiry ON idempotency (expires_at);
-CREATE TABLE interactions (
-	id        TEXT   NOT NULL PRIMARY KEY,
-	session   TEXT   NOT NULL REFERENCES sessions (id),
-	run       TEXT   NOT NULL REFERENCES runs (id),
-	kind      TEXT   NOT NULL,
-	state     TEXT   NOT NULL,
-	ref       TEXT   NOT NULL,
-	request   TEXT   NOT NULL,
-	options   TEXT   NOT NULL,
-	opened_at BIGINT NOT NULL,
-	ended_at  BIGINT NOT NULL,
-	answer    TEXT   NOT NULL,
-	reason    TEXT   NOT NULL
+CREATE TABLE "interactions" (
+	id         TEXT   NOT NULL PRIMARY KEY,
+	session    TEXT   NOT NULL REFERENCES sessions (id),
+	run        TEXT   NOT NULL,
+	exec       TEXT   NOT NULL,
+	kind       TEXT   NOT NULL,
+	state      TEXT   NOT NULL,
+	ref        TEXT   NOT NULL,
+	request    TEXT   NOT NULL,
+	options    TEXT   NOT NULL,
+	opened_at  BIGINT NOT NULL,
+	expires_at BIGINT NOT NULL,
+	ended_at   BIGINT NOT NULL,
+	answer     TEXT   NOT NULL,
+	reason     TEXT   NOT NULL
 );
 CREATE INDEX interactions_in_order ON interactions (session, opened_at, id);
 CREATE UNIQUE INDEX interactions_open ON interactions (session, run, ref) WHERE state = 'open';
@@ -165,10 +203,23 @@ CREATE TABLE sessions (
 	last_run     TEXT   NOT NULL,
 	worked       BIGINT NOT NULL,
 	head         TEXT   NOT NULL
-, sandbox TEXT NOT NULL DEFAULT '', model TEXT NOT NULL DEFAULT '', budget TEXT NOT NULL DEFAULT '');
+, sandbox TEXT NOT NULL DEFAULT '', model TEXT NOT NULL DEFAULT '', budget TEXT NOT NULL DEFAULT '', bare TEXT NOT NULL DEFAULT '', client TEXT NOT NULL DEFAULT '', rotating BIGINT NOT NULL DEFAULT 0);
 CREATE INDEX sessions_newest ON sessions (created_at, id);
 CREATE INDEX sessions_newest_of_project ON sessions (project, created_at, id);
+CREATE UNIQUE INDEX sessions_of_client ON sessions (project, client)
+	WHERE client <> '' AND state <> 'closed' AND deleted_at = 0;
 CREATE TABLE sqlite_sequence(name,seq);
+CREATE TABLE tools (
+	session      TEXT   NOT NULL REFERENCES sessions (id),
+	name         TEXT   NOT NULL,
+	description  TEXT   NOT NULL,
+	input_schema TEXT   NOT NULL,
+	argv         TEXT   NOT NULL,
+	url          TEXT   NOT NULL,
+	ask          BIGINT NOT NULL,
+	updated_at   BIGINT NOT NULL,
+	PRIMARY KEY (session, name)
+);
 CREATE TABLE turns (
 	id           TEXT   NOT NULL PRIMARY KEY,
 	session      TEXT   NOT NULL REFERENCES sessions (id),
