@@ -23,6 +23,9 @@ func (w *Writer) keep(next view, stderr bool, data []byte) error {
 	switch {
 	case fits:
 		next = next.add(stderr, len(data))
+		if next.tail == nil && next.filed > 0 {
+			next.tail = make([]byte, 0, inline+inline/4) // it will be full, and what fills it comes on top
+		}
 		next.tail = append(next.tail, data...)
 	case len(data) == 0 && w.v.cut != "" && next.total-w.durable < int64(inline):
 		// Only counted, and not every count is worth a write.
@@ -256,7 +259,7 @@ func (w *Writer) seal() error {
 		return err
 	}
 	v.finished, w.v = false, v
-	return errors.Join(w.files.index.Sync(), syncDir(w.store.root, w.name.session), syncDir(w.store.root, "."))
+	return errors.Join(w.files.index.Sync(), w.store.syncNames(w.name.session))
 }
 
 // withoutTail returns the view of what is filed.
