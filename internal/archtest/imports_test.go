@@ -74,7 +74,7 @@ var mayImport = map[string]string{
 	"internal/auth":         ".",
 	"internal/api":          ".",
 	"internal/api/cloud":    ". internal/api internal/engine internal/hub",
-	"internal/api/operator": ". internal/api internal/auth internal/engine internal/hub",
+	"internal/api/operator": ". internal/api internal/auth internal/engine internal/hub internal/output",
 	"internal/api/apitest":  ". internal/servertest sandbox/fake",
 
 	// Where the parts are put together. Only the command, and the whole server in

@@ -37,7 +37,7 @@ func (h *handler) interactions(s *api.Service) {
 	const path = "/operator/v1/sessions/{sessionId}/interactions"
 	api.Register(s, api.Operation{
 		ID: "listInteractions", Method: http.MethodGet, Path: path,
-		Summary: "List the questions that runs asked",
+		Summary: "List the questions that runs and executions asked",
 	}, h.listInteractions)
 	api.Register(s, api.Operation{
 		ID: "answerInteraction", Method: http.MethodPut, Path: path + "/{interactionId}/answer",
@@ -60,7 +60,7 @@ func (h *handler) listInteractions(ctx context.Context, in *listInteractionsInpu
 
 func (h *handler) answerInteraction(ctx context.Context, in *answerInput) (*interactionOutput, error) {
 	i, err := h.engine.Answer(ctx, ref(ctx, in.SessionID), sojourn.InteractionID(in.InteractionID),
-		sojourn.Answer{OptionID: in.Body.OptionID, Text: in.Body.Text})
+		sojourn.Answer{OptionID: in.Body.OptionID, Text: in.Body.Text, Comment: in.Body.Comment})
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/sojourn-dev/sojourn/internal/auth"
 	"github.com/sojourn-dev/sojourn/internal/engine"
 	"github.com/sojourn-dev/sojourn/internal/hub"
+	"github.com/sojourn-dev/sojourn/internal/output"
 )
 
 // Engine is what this contract needs of the engine.
@@ -36,6 +37,34 @@ type Engine interface {
 	Suspend(context.Context, engine.Ref) (sojourn.Facts, error)
 	Rotate(ctx context.Context, ref engine.Ref, processes bool, wait time.Duration) (sojourn.Facts, error)
 	Capabilities(context.Context) (engine.Capabilities, error)
+	BareEngine
+}
+
+// BareEngine is what sessions without an agent need of it.
+type BareEngine interface {
+	StartSession(ctx context.Context, ref engine.Ref, wait time.Duration) (sojourn.Facts, error)
+	PauseSession(context.Context, engine.Ref) (sojourn.Facts, error)
+	ResumeSession(ctx context.Context, ref engine.Ref, wait time.Duration) (sojourn.Facts, error)
+	StopSession(ctx context.Context, ref engine.Ref, text string) (sojourn.Facts, error)
+	CancelSession(context.Context, engine.Ref) (sojourn.Facts, error)
+	DeleteSession(context.Context, engine.Ref) error
+	RotateSession(context.Context, engine.Ref) (sojourn.Facts, error)
+	Heartbeat(context.Context, engine.Ref) (sojourn.Facts, error)
+	Reattach(ctx context.Context, ref engine.Ref, client string) (sojourn.Facts, error)
+	SetBudget(context.Context, engine.Ref, sojourn.Limits) (sojourn.Facts, error)
+	Carryover(context.Context, engine.Ref) (sojourn.Carryover, error)
+	UpdateCarryover(context.Context, engine.Ref, sojourn.CarryoverPatch) (sojourn.Facts, sojourn.Carryover, error)
+	Tools(context.Context, engine.Ref) ([]sojourn.Tool, error)
+	RegisterTool(context.Context, engine.Ref, sojourn.Tool) (sojourn.Tool, error)
+	StartExec(context.Context, engine.Ref, engine.ExecRequest) (sojourn.Facts, sojourn.Exec, error)
+	WaitExec(context.Context, engine.Ref, sojourn.ExecID) (sojourn.Facts, sojourn.Exec, error)
+	ExecByID(context.Context, engine.Ref, sojourn.ExecID) (sojourn.Exec, error)
+	Execs(ctx context.Context, ref engine.Ref, before int64, limit int) ([]sojourn.Exec, error)
+	CancelExec(ctx context.Context, ref engine.Ref, id sojourn.ExecID, kill bool) (sojourn.Exec, error)
+	WriteExec(ctx context.Context, ref engine.Ref, id sojourn.ExecID, who string, at int64, data []byte, eof bool) error
+	ResizeExec(ctx context.Context, ref engine.Ref, id sojourn.ExecID, rows, cols uint16) error
+	SignalExec(ctx context.Context, ref engine.Ref, id sojourn.ExecID, name string) error
+	ExecOutput(context.Context, engine.Ref, sojourn.ExecID) (*output.Reader, error)
 }
 
 // Keys is what this contract needs of the keys.
@@ -91,6 +120,10 @@ func build(e Engine, k Keys, c Config) (*api.Service, []byte) {
 	h.status(s)
 	h.sessions(s)
 	h.sandboxes(s)
+	h.lifecycle(s)
+	h.carryover(s)
+	h.executions(s)
+	h.attach(s)
 	h.turns(s)
 	h.interactions(s)
 	h.events(s)

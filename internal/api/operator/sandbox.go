@@ -14,6 +14,7 @@ type Sandbox struct {
 	Isolation string         `json:"isolation,omitempty" enum:"container,gvisor,microvm" doc:"The weakest wall that will do. What is not available here is refused."`
 	Limits    *SandboxLimits `json:"limits,omitempty"`
 	Network   *Network       `json:"network,omitempty"`
+	Timeout   float64        `json:"timeoutSeconds,omitempty" minimum:"0" doc:"Of a session without an agent: how long one sandbox may live before it is replaced; the installation's ceiling when absent."`
 	Idle      string         `json:"idle,omitempty" enum:"destroy,snapshot" doc:"What becomes of a sandbox that nobody uses: with snapshot its processes are saved and go on at the next use."`
 }
 
@@ -40,6 +41,7 @@ func (s *Sandbox) spec() sojourn.SandboxSpec {
 	}
 	out := sojourn.SandboxSpec{
 		Image: s.Image, Isolation: s.Isolation, Network: s.Network.policy(), Idle: sojourn.IdleMode(s.Idle),
+		Timeout: seconds(s.Timeout),
 	}
 	if l := s.Limits; l != nil {
 		out.Limits = sojourn.SandboxLimits(*l)
@@ -61,7 +63,7 @@ func sandboxOf(s sojourn.SandboxSpec) *Sandbox {
 	if s.IsZero() {
 		return nil
 	}
-	out := &Sandbox{Image: s.Image, Isolation: s.Isolation, Idle: string(s.Idle)}
+	out := &Sandbox{Image: s.Image, Isolation: s.Isolation, Idle: string(s.Idle), Timeout: s.Timeout.Seconds()}
 	if s.Limits != (sojourn.SandboxLimits{}) {
 		out.Limits = new(SandboxLimits(s.Limits))
 	}
@@ -101,6 +103,8 @@ func (h *handler) sandboxes(s *api.Service) {
 	api.Register(s, api.Operation{
 		ID: "rotateSession", Method: http.MethodPost, Path: "/operator/v1/sessions/{sessionId}/rotate",
 		Summary: "Replace the sandbox by a fresh one that carries the work",
+		Description: "A session without an agent rotates behind this answer: its status is rotating, and execs that arrive meanwhile wait. " +
+			"What it carries was said when it was created.",
 	}, h.rotate)
 }
 
@@ -114,5 +118,14 @@ func (h *handler) suspend(ctx context.Context, in *SessionPath) (*sessionOutput,
 
 func (h *handler) rotate(ctx context.Context, in *rotateInput) (*sessionOutput, error) {
 	processes := in.Body != nil && in.Body.Processes
+	f, err := h.engine.Session(ctx, ref(ctx, in.SessionID))
+	switch {
+	case err != nil:
+		return nil, err
+	case f.Session.Bare() && processes && !f.Session.Rotation.Processes:
+		return nil, sojourn.Errorf(sojourn.CodeInvalid, "processes: this session was created without carrying processes.")
+	case f.Session.Bare():
+		return h.sessionOutput(h.engine.RotateSession(ctx, ref(ctx, in.SessionID)))
+	}
 	return h.sessionOutput(h.engine.Rotate(ctx, ref(ctx, in.SessionID), processes, h.config.WorkspaceWait))
 }

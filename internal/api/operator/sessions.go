@@ -42,13 +42,17 @@ func (h *handler) sessionOutput(f sojourn.Facts, err error) (*sessionOutput, err
 
 // CreateSessionBody is what a session is created from.
 type CreateSessionBody struct {
-	Contract    string            `json:"contract,omitempty" enum:"cloud" doc:"The contract that the session will belong to; cloud when absent."`
+	Contract    string            `json:"contract,omitempty" enum:"cloud,exec" doc:"The contract that the session will belong to. Absent: exec for the runtime none, else cloud."`
 	Title       string            `json:"title,omitempty" maxLength:"512"`
-	Runtime     string            `json:"runtime,omitempty" maxLength:"64" doc:"The agent program; the server's default when absent."`
+	Runtime     string            `json:"runtime,omitempty" maxLength:"64" doc:"The agent program, or none for a session that takes execs; the server's default when absent."`
 	Model       string            `json:"model,omitempty" maxLength:"256" doc:"The model that the runtime is to use; the installation's choice when absent."`
 	Metadata    map[string]string `json:"metadata,omitempty" doc:"At most 32 entries of at most 4,096 bytes."`
 	Budget      *BudgetLimits     `json:"budget,omitempty" doc:"What the session may use; without bounds when absent."`
 	Sandbox     *Sandbox          `json:"sandbox,omitempty" doc:"What the session asks of its sandboxes."`
+	Rotation    *RotationTerms    `json:"rotation,omitempty" doc:"Of a session without an agent, as for what follows."`
+	ClientID    string            `json:"clientId,omitempty" maxLength:"256" doc:"The caller's own handle, unique among the live sessions, to reattach by."`
+	OnAbandon   string            `json:"onAbandon,omitempty" enum:"pause,stop" doc:"What becomes of the session when the client's heartbeats stay away; nothing when absent."`
+	Context     *CarryoverPatch   `json:"context,omitempty" doc:"What execs start from."`
 	InitialTurn *InitialTurn      `json:"initialTurn,omitempty" doc:"A turn to submit at once."`
 }
 
@@ -114,11 +118,35 @@ func (h *handler) sessions(s *api.Service) {
 	}, h.ensureWorkspace)
 }
 
+// complete fills in what follows from the rest: the contract exec and the runtime
+// none are two words for the same thing.
+func (b *CreateSessionBody) complete() error {
+	if b.Contract == "" && b.Runtime == sojourn.RuntimeNone {
+		b.Contract = string(sojourn.ContractExec)
+	}
+	b.Contract = cmp.Or(b.Contract, string(sojourn.ContractCloud))
+	bare := b.Contract == string(sojourn.ContractExec)
+	if bare {
+		b.Runtime = cmp.Or(b.Runtime, sojourn.RuntimeNone)
+	}
+	switch isNone := b.Runtime == sojourn.RuntimeNone; {
+	case bare != isNone:
+		return sojourn.Errorf(sojourn.CodeInvalid, "runtime: the contract exec is for sessions without an agent, and only that.")
+	case bare && (b.InitialTurn != nil || b.Model != ""):
+		return sojourn.Errorf(sojourn.CodeInvalid, "A session without an agent has neither a model nor turns.")
+	case !bare && (b.Rotation != nil || b.ClientID != "" || b.OnAbandon != "" || b.Context != nil || b.Sandbox != nil && b.Sandbox.Timeout != 0):
+		return sojourn.Errorf(sojourn.CodeInvalid, "rotation, clientId, onAbandon, context and sandbox.timeoutSeconds are of sessions without an agent.")
+	}
+	return nil
+}
+
 func (h *handler) createSession(ctx context.Context, in *createSessionInput) (*createSessionOutput, error) {
 	if in.Body == nil {
 		in.Body = &CreateSessionBody{}
 	}
-	in.Body.Contract = cmp.Or(in.Body.Contract, string(sojourn.ContractCloud))
+	if err := in.Body.complete(); err != nil {
+		return nil, err
+	}
 	idem, err := in.of("operator.createSession", in.Body)
 	if err != nil {
 		return nil, err
@@ -126,6 +154,8 @@ func (h *handler) createSession(ctx context.Context, in *createSessionInput) (*c
 	create := engine.Create{
 		Project: api.Caller(ctx).Project, Contract: sojourn.Contract(in.Body.Contract), Title: in.Body.Title,
 		Runtime: in.Body.Runtime, Model: in.Body.Model, Metadata: in.Body.Metadata, Sandbox: in.Body.Sandbox.spec(), Limits: in.Body.Budget.limits(), Idempotency: idem,
+		Rotation: in.Body.Rotation.rotation(), Carryover: in.Body.Context.patch(),
+		Presence: sojourn.Presence{Client: in.Body.ClientID, OnAbandon: sojourn.AbandonMode(in.Body.OnAbandon)},
 	}
 	if in.Body.InitialTurn != nil {
 		create.InitialTurn = in.Body.InitialTurn.Input.Parts()

@@ -14,10 +14,6 @@ import (
 	"github.com/sojourn-dev/sojourn/internal/engine"
 )
 
-// inputWindow is how much input may be sent and not taken. It is what lets a
-// program that does not read hold up its input and nothing else.
-const inputWindow = 1 << 20
-
 // shellSays is what the server says on the WebSocket of a shell.
 type shellSays struct {
 	Started  *shellStarted `json:"started,omitempty"`
@@ -68,10 +64,7 @@ type terminal struct {
 	who     string // the writer
 	sent    int64  // of its input before the next frame; the reader's alone
 
-	mu     sync.Mutex
-	queue  [][]byte // input that is not taken; nil stands for its end
-	queued int
-	more   chan struct{} // of one: there is something in the queue
+	input *inputQueue
 }
 
 // Why a connection to a shell ends.
@@ -86,7 +79,7 @@ func (t *terminal) serve(ctx context.Context, rows, cols uint16) (told bool) {
 	if t.who == "" {
 		t.who = rand.Text()
 	}
-	t.more = make(chan struct{}, 1)
+	t.input = newInputQueue()
 	ctx, end := context.WithCancelCause(ctx)
 	// Ending a read breaks the connection, over which the reason is still to go.
 	reading, stopReading := context.WithCancel(context.WithoutCancel(ctx))
@@ -207,8 +200,8 @@ func (t *terminal) listen(ctx context.Context) error {
 			return errors.Join(errGone, err)
 		}
 		if kind == websocket.MessageBinary {
-			if !t.enqueue(data) {
-				return sojourn.Errorf(sojourn.CodeTooLarge, "More than %d bytes of input are under way.", inputWindow)
+			if err := t.input.put(data); err != nil {
+				return err
 			}
 			continue
 		}
@@ -229,7 +222,7 @@ func (t *terminal) heed(ctx context.Context, asks shellAsks) error {
 	case asks.Detach:
 		return errDetach
 	case asks.EOF:
-		t.enqueue(nil)
+		return t.input.put(nil)
 	case asks.Taken != nil:
 		return t.sh.Release(ctx, *asks.Taken)
 	case asks.Signal != "":
@@ -240,40 +233,13 @@ func (t *terminal) heed(ctx context.Context, asks shellAsks) error {
 	return nil
 }
 
-// enqueue adds input, or nil for its end, and reports whether there was room.
-func (t *terminal) enqueue(data []byte) bool {
-	if data != nil && len(data) == 0 {
-		return true
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.queued += len(data); t.queued > inputWindow || len(t.queue) > inputWindow/16 {
-		return false
-	}
-	t.queue = append(t.queue, data)
-	select {
-	case t.more <- struct{}{}:
-	default:
-	}
-	return true
-}
-
 // feed gives the shell its input and says what it has taken.
 func (t *terminal) feed(ctx context.Context, at int64) error {
 	for {
-		t.mu.Lock()
-		if len(t.queue) == 0 {
-			t.mu.Unlock()
-			select {
-			case <-t.more:
-				continue
-			case <-ctx.Done():
-				return nil
-			}
+		data, ok := t.input.next(ctx)
+		if !ok {
+			return nil
 		}
-		data := t.queue[0]
-		t.queue = t.queue[1:]
-		t.mu.Unlock()
 		var err error
 		if data == nil {
 			err = t.sh.CloseInput(ctx)
@@ -284,9 +250,7 @@ func (t *terminal) feed(ctx context.Context, at int64) error {
 			return err
 		}
 		at += int64(len(data))
-		t.mu.Lock()
-		t.queued -= len(data)
-		t.mu.Unlock()
+		t.input.taken(len(data))
 		if data != nil {
 			if err := t.say(ctx, shellSays{Taken: &at}); err != nil {
 				return err

@@ -24,6 +24,14 @@ type Session struct {
 	ArchivedAt       api.Time          `json:"archivedAt,omitempty"`
 	Turns            int64             `json:"turns" doc:"How many turns were submitted."`
 	LastSequence     int64             `json:"lastSequence" doc:"The number of the last event."`
+	Status           string            `json:"status,omitempty" enum:"pending,running,rotating,paused,completed,failed,cancelled" doc:"Of a session without an agent, as for what follows."`
+	StartedAt        api.Time          `json:"startedAt,omitempty"`
+	PausedAt         api.Time          `json:"pausedAt,omitempty"`
+	Ending           *Ending           `json:"ending,omitempty"`
+	Executions       int64             `json:"executions,omitempty" doc:"How many were accepted."`
+	OpenExecutions   []Execution       `json:"openExecutions,omitempty" doc:"Those that run or are parked, and the first of those that are queued."`
+	Rotation         *Rotation         `json:"rotation,omitempty"`
+	Client           *Client           `json:"client,omitempty"`
 	Budget           *Budget           `json:"budget,omitempty" doc:"Absent when nothing bounds it and nothing was used."`
 	Sandbox          *Sandbox          `json:"sandbox,omitempty" doc:"What the session asks of its sandboxes; absent when nothing."`
 	Workspace        Workspace         `json:"workspace"`
@@ -124,16 +132,19 @@ type Turn struct {
 	SubmittedAt api.Time   `json:"submittedAt"`
 }
 
-// Interaction is a question that a run asks.
+// Interaction is a question that a run asks, or an approval that an execution
+// waits for.
 type Interaction struct {
 	ID          string          `json:"id"`
 	SessionID   string          `json:"sessionId"`
-	RunID       string          `json:"runId"`
+	RunID       string          `json:"runId,omitempty"`
+	ExecutionID string          `json:"executionId,omitempty"`
 	Kind        string          `json:"kind"`
 	State       string          `json:"state" enum:"open,answered,expired,withdrawn"`
 	Request     json.RawMessage `json:"request,omitempty"`
 	Options     []Option        `json:"options,omitempty"`
 	RequestedAt api.Time        `json:"requestedAt"`
+	ExpiresAt   api.Time        `json:"expiresAt,omitempty" doc:"When it can no longer be answered; absent when only the end of its run ends it."`
 	EndedAt     api.Time        `json:"endedAt,omitempty"`
 	Answer      *Answer         `json:"answer,omitempty"`
 	Reason      string          `json:"reason,omitempty"`
@@ -150,6 +161,7 @@ type Option struct {
 type Answer struct {
 	OptionID string `json:"optionId,omitempty" maxLength:"1024"`
 	Text     string `json:"text,omitempty" maxLength:"1048576"`
+	Comment  string `json:"comment,omitempty" maxLength:"4096" doc:"Beside the option, of an approval."`
 }
 
 // Event is an appended fact of a session, as it is stored.
@@ -182,13 +194,14 @@ func session(f sojourn.Facts, now time.Time) Session {
 		ID: string(s.ID), Project: string(s.Project), Contract: string(s.Contract), Title: s.Title, Runtime: s.Runtime, Model: s.Model,
 		Metadata: s.Metadata, State: string(s.State), CloseReason: string(s.CloseReason),
 		CreatedAt: api.Instant(s.CreatedAt), UpdatedAt: api.Instant(s.UpdatedAt), ArchivedAt: api.Instant(s.ArchivedAt),
-		Turns: s.Turns, LastSequence: s.LastSeq, Sandbox: sandboxOf(s.Sandbox), Budget: budgetOf(s.Budget),
+		Turns: s.Turns, LastSequence: s.LastSeq, Sandbox: sandboxOf(s.Sandbox), Budget: budgetOf(s, now),
 		Workspace: Workspace{State: string(w.State), ExpiresAt: api.Instant(w.ExpiresAt)},
 		Continuation: Continuation{
 			CanContinue: c.CanContinue, State: string(c.State), Conversation: Fidelity{string(c.Conversation)},
 			Workspace: Fidelity{string(c.Workspace)}, BoundaryRunID: string(c.Boundary), Reason: string(c.Reason),
 		},
 	}
+	out.bare(f, now)
 	if f.Lease != nil {
 		out.Lease = new(lease(*f.Lease))
 	}
@@ -255,14 +268,14 @@ func turn(t sojourn.Turn) Turn {
 
 func interaction(i sojourn.Interaction) Interaction {
 	out := Interaction{
-		ID: string(i.ID), SessionID: string(i.Session), RunID: string(i.Run), Kind: i.Kind, State: string(i.State),
-		Request: i.Request, RequestedAt: api.Instant(i.OpenedAt), EndedAt: api.Instant(i.EndedAt), Reason: i.Reason,
+		ID: string(i.ID), SessionID: string(i.Session), RunID: string(i.Run), ExecutionID: string(i.Exec), Kind: i.Kind, State: string(i.State),
+		Request: i.Request, RequestedAt: api.Instant(i.OpenedAt), ExpiresAt: api.Instant(i.ExpiresAt), EndedAt: api.Instant(i.EndedAt), Reason: i.Reason,
 	}
 	for _, o := range i.Options {
 		out.Options = append(out.Options, Option{OptionID: o.ID, Name: o.Name, Kind: o.Kind})
 	}
 	if i.Answer != nil {
-		out.Answer = &Answer{OptionID: i.Answer.OptionID, Text: i.Answer.Text}
+		out.Answer = &Answer{OptionID: i.Answer.OptionID, Text: i.Answer.Text, Comment: i.Answer.Comment}
 	}
 	return out
 }
