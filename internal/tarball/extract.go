@@ -65,6 +65,12 @@ func Extract(ctx context.Context, r io.Reader, t Target, report *Report) error {
 		return fmt.Errorf("open the target: %s", reason(err))
 	}
 	defer root.Close()
+	return ExtractInto(ctx, r, root, t, report)
+}
+
+// ExtractInto is [Extract] into a directory that is open already; Dir does not
+// count.
+func ExtractInto(ctx context.Context, r io.Reader, root *os.Root, t Target, report *Report) error {
 	x := &extractor{ctx: ctx, t: t, root: root, report: report, buf: make([]byte, 128<<10)}
 	if err := x.entries(tar.NewReader(r)); err != nil {
 		return err
@@ -73,7 +79,7 @@ func Extract(ctx context.Context, r io.Reader, t Target, report *Report) error {
 		return err
 	}
 	// Whoever sends must be able to send all of it.
-	_, err = io.Copy(io.Discard, r)
+	_, err := io.Copy(io.Discard, r)
 	return err
 }
 

@@ -53,6 +53,29 @@ func Write(ctx context.Context, w io.Writer, report *Report, paths ...string) er
 	return t.tar.Close()
 }
 
+// WriteOpen writes the file or tree that is open in dir under name to w as one
+// archive. The files of a directory have their names from there, without the
+// directory's own; anything else has the name as. A link is written as a link. The
+// error is that of w, of ctx, or that nothing has the name.
+func WriteOpen(ctx context.Context, w io.Writer, report *Report, dir *os.Root, name, as string) error {
+	t := &writer{
+		ctx: ctx, tar: tar.NewWriter(w), report: report, linked: map[inode]string{}, buf: make([]byte, 128<<10),
+	}
+	info, err := dir.Lstat(name)
+	if err != nil {
+		return missing(as, err)
+	}
+	if info.IsDir() {
+		err = t.inside(dir, name, "", info, 0)
+	} else {
+		err = t.node(dir, name, as, info, 0)
+	}
+	if err != nil {
+		return err
+	}
+	return t.tar.Close()
+}
+
 // top writes one of the paths that were asked for.
 func (t *writer) top(p string) error {
 	abs, err := filepath.Abs(p)
@@ -220,23 +243,28 @@ func (t *writer) directory(dir *os.Root, name string, h *tar.Header, info fs.Fil
 		return err
 	}
 	t.report.passed(0)
+	return t.inside(dir, name, h.Name, info, depth)
+}
+
+// inside writes what is in a directory. as ends in a slash, or is empty.
+func (t *writer) inside(dir *os.Root, name, as string, info fs.FileInfo, depth int) error {
 	sub, err := dir.OpenRoot(name)
 	if err != nil {
-		t.report.leave(h.Name, reason(err))
+		t.report.leave(as, reason(err))
 		return nil
 	}
 	defer sub.Close()
 	list, err := sub.Open(".")
 	if err != nil {
-		t.report.leave(h.Name, reason(err))
+		t.report.leave(as, reason(err))
 		return nil
 	}
 	defer list.Close()
 	if now, err := list.Stat(); err != nil || !os.SameFile(info, now) {
-		t.report.leave(h.Name, "changed while it was read")
+		t.report.leave(as, "changed while it was read")
 		return nil
 	}
-	return t.list(sub, list, h.Name, depth)
+	return t.list(sub, list, as, depth)
 }
 
 // list writes the files of an open directory.
