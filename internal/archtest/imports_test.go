@@ -37,7 +37,8 @@ var mayImport = map[string]string{
 
 	// What runs in a sandbox, and the line to it.
 	"internal/link":                "",
-	"internal/keeper":              "internal/link internal/tarball",
+	"internal/files":               "",
+	"internal/keeper":              "internal/files internal/link internal/tarball",
 	"internal/tarball":             "",
 	"internal/harness":             ". internal/link sandbox",
 	"internal/harness/acp":         ". internal/harness internal/link sandbox",

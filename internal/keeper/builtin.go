@@ -21,10 +21,15 @@ import (
 // so they need nothing of the sandbox's image. Their names are no paths and are
 // looked up before anything else: nothing in a sandbox can stand in for them.
 var builtins = map[string]Program{
-	link.ProgramDial:  dialProgram,
-	link.ProgramTar:   tarProgram,
-	link.ProgramUntar: untarProgram,
-	link.ProgramFetch: fetchProgram,
+	link.ProgramDial:   dialProgram,
+	link.ProgramTar:    tarProgram,
+	link.ProgramUntar:  untarProgram,
+	link.ProgramFetch:  fetchProgram,
+	link.ProgramRead:   readProgram,
+	link.ProgramWrite:  writeProgram,
+	link.ProgramList:   listProgram,
+	link.ProgramPack:   packProgram,
+	link.ProgramUnpack: unpackProgram,
 }
 
 // isBuiltin reports whether a name is one that only a builtin may have.
