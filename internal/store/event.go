@@ -2,6 +2,8 @@ package store
 
 import (
 	"encoding/json"
+	"strconv"
+	"strings"
 
 	"github.com/sojourn-dev/sojourn"
 )
@@ -13,6 +15,9 @@ const (
 
 	selectEvents = `SELECT session, seq, at, type, turn, run, data FROM events
 	WHERE session = $1 AND seq > $2 ORDER BY seq LIMIT $3`
+
+	selectEventsOf = `SELECT session, seq, at, type, turn, run, data FROM events
+	WHERE session = $1 AND seq > $2 AND type IN (` // and so on
 )
 
 // AppendEvents appends events that change nothing else, and returns the number
@@ -64,9 +69,21 @@ func scanEvent(row scanner) (e sojourn.Event, err error) {
 }
 
 // Events returns the session's events behind seq after, in order: at most limit
-// (0 means 100) and about 4 MiB of data, yet at least one if there is one. An
-// unknown session has none.
-func (t *Tx) Events(id sojourn.SessionID, after int64, limit int) ([]sojourn.Event, error) {
+// (0 means 100) and about 4 MiB of data, yet at least one if there is one. With types
+// it returns those of these types only. An unknown session has none.
+func (t *Tx) Events(id sojourn.SessionID, after int64, limit int, types ...sojourn.EventType) ([]sojourn.Event, error) {
 	size := func(e sojourn.Event) int { return len(e.Data) }
-	return collectWithin(t, "events", pageBytes, size, scanEvent, selectEvents, id, after, page(limit))
+	query, args := selectEvents, []any{id, after, page(limit)}
+	if len(types) > 0 {
+		var places strings.Builder
+		for i, of := range types {
+			if i > 0 {
+				places.WriteByte(',')
+			}
+			args = append(args, of)
+			places.WriteString("$" + strconv.Itoa(len(args)))
+		}
+		query = selectEventsOf + places.String() + `) ORDER BY seq LIMIT $3`
+	}
+	return collectWithin(t, "events", pageBytes, size, scanEvent, query, args...)
 }
