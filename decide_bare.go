@@ -150,8 +150,11 @@ func (d *Decision) Delete() error {
 	if err := d.bare(); err != nil {
 		return err
 	}
-	if s.State != SessionClosed {
+	if s.State != SessionClosed && s.State != SessionNew {
 		return invalidState(*s, "cannot be deleted: stop or cancel it first")
+	}
+	if s.State == SessionNew {
+		d.close(CloseCancelled, Ending{Reason: StopCancelled})
 	}
 	if s.DeletedAt.IsZero() {
 		s.DeletedAt, s.UpdatedAt = d.now, d.now

@@ -265,10 +265,14 @@ func instant(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.00
 
 // AdmitsWorkspace returns why the session may not ask for a workspace now, or
 // nil. The codes are session_archived, resume_unavailable and
-// workspace_expiring.
+// workspace_expiring, and invalid_state for a bare session that is not open: one that
+// is open has a sandbox, or gets one.
 func (d *Decision) AdmitsWorkspace() error {
-	if s := d.facts.Session; s.Bare() && s.State != SessionOpen {
-		return invalidState(s, "has no sandbox")
+	if s := d.facts.Session; s.Bare() {
+		if s.State != SessionOpen {
+			return invalidState(s, "has no sandbox")
+		}
+		return d.bare()
 	}
 	if d.facts.Active != nil { // its workspace is in use or on its way
 		return nil

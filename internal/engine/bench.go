@@ -25,7 +25,7 @@ type bench struct {
 	left    bool // no follow starts any more
 	follows map[sojourn.ExecID]*follow
 
-	starts int // tries to provide a sandbox in a row, outside a rotation
+	life life // its sandboxes
 }
 
 // driveBench drives a bare session. It is the handler of the work kind "bench",
@@ -146,6 +146,9 @@ func (e *Engine) tellBench(c sojourn.Change) {
 		for _, w := range e.watched[x.ID] {
 			raise(w)
 		}
+	}
+	for _, w := range e.awaited[c.Session.ID] {
+		raise(w.changed)
 	}
 	e.mu.Unlock()
 	if b == nil {

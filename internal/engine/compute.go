@@ -208,7 +208,7 @@ func (e *Engine) grant(ctx context.Context, id sojourn.SessionID) (*compute, err
 		if c := facts.Continuation(d.Now()); !c.CanContinue {
 			return notCarried(c)
 		}
-		lease, err = d.RequestLease(e.cfg.Driver.Name(), string(e.cfg.Driver.Capabilities().Isolation), e.cfg.Terms)
+		lease, err = d.RequestLease(e.cfg.Driver.Name(), string(e.cfg.Driver.Capabilities().Isolation), e.terms(facts.Session))
 		return err
 	})
 	if err != nil {
@@ -229,6 +229,18 @@ func (e *Engine) grant(ctx context.Context, id sojourn.SessionID) (*compute, err
 		Code: sojourn.CodeWorkspaceUnavailable, RetryAfter: 5 * time.Second, Cause: err,
 		Message: "No sandbox could be provided.",
 	}
+}
+
+// terms are the numbers of a session's next lease. That of a bare session ends at its
+// sandbox's timeout only: what its callers have left running in the background is no
+// sign of use that could be seen, and must live as long as was promised.
+func (e *Engine) terms(s sojourn.Session) sojourn.Terms {
+	t := e.cfg.Terms
+	if s.Bare() {
+		t.Ceiling = orDefault(s.Sandbox.Timeout, t.Ceiling)
+		t.Hold = t.Ceiling
+	}
+	return t
 }
 
 // notCarried refuses a sandbox that would not carry the previous work.
@@ -380,7 +392,11 @@ func (e *Engine) giveUp(d *sojourn.Decision, l sojourn.Lease, err error) error {
 		files, processes := e.saves(d.Facts())
 		processes = processes && to == sojourn.LeaseExpired // of a sandbox that has ended there are none
 		if files || processes {
-			return d.DrainLease(l.Epoch, why, processes)
+			if err := d.DrainLease(l.Epoch, why, processes); err != nil {
+				return err
+			}
+			rotateAfter(d)
+			return nil
 		}
 	}
 	return endLease(d, l, to, why)

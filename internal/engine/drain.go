@@ -227,7 +227,7 @@ func lostState(l sojourn.Lease) bool {
 // drainedState is how a lease ends that was drained for a reason.
 func drainedState(why string) sojourn.LeaseState {
 	switch why {
-	case drainedForSuspend, drainedForRotation:
+	case drainedForSuspend, drainedForRotation, drainedForClose:
 		return sojourn.LeaseReleased
 	case endedByHold, endedByCeiling:
 		return sojourn.LeaseExpired

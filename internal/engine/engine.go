@@ -104,7 +104,8 @@ type Engine struct {
 	drains   map[sojourn.SessionID]*draining
 	drives   map[sojourn.RunID]*drive
 	benches  map[sojourn.SessionID]*bench
-	watched  map[sojourn.ExecID][]chan struct{}  // told of each change of an exec
+	watched  map[sojourn.ExecID][]chan struct{} // told of each change of an exec
+	awaited  map[sojourn.SessionID][]*sessionWatch
 	shells   map[string]*context.CancelCauseFunc // by session and process: ends the visitor's hold
 }
 
@@ -132,6 +133,7 @@ func New(c Config) (*Engine, error) {
 		drives:   map[sojourn.RunID]*drive{},
 		benches:  map[sojourn.SessionID]*bench{},
 		watched:  map[sojourn.ExecID][]chan struct{}{},
+		awaited:  map[sojourn.SessionID][]*sessionWatch{},
 		shells:   map[string]*context.CancelCauseFunc{},
 	}
 	e.base, e.stop = context.WithCancelCause(context.Background())

@@ -47,6 +47,8 @@ func (e *Engine) Rotate(ctx context.Context, ref Ref, processes bool, wait time.
 func (e *Engine) release(ctx context.Context, ref Ref, why string, processes bool) error {
 	facts, err := e.update(ctx, ref, func(_ *store.Tx, d *sojourn.Decision) error {
 		switch l := d.Facts().Lease; {
+		case d.Facts().Session.Bare():
+			return sojourn.Errorf(sojourn.CodeInvalid, "The session has no agent: it is paused and rotated by its own contract.")
 		case d.Facts().Session.Archived():
 			return sojourn.Errorf(sojourn.CodeSessionArchived, "The session is archived.")
 		case l != nil && l.State == sojourn.LeaseRequested:
@@ -73,6 +75,9 @@ func (e *Engine) release(ctx context.Context, ref Ref, why string, processes boo
 // could not be captured at the end of the last one, and processes, when the session
 // keeps them.
 func (e *Engine) saves(f sojourn.Facts) (files, processes bool) {
+	if f.Session.Bare() { // nobody says when its files are as they should be
+		return true, f.Session.Rotation.Processes && e.checkProcesses("") == nil
+	}
 	if r := f.Active; r != nil && (r.State == sojourn.RunActive || r.State == sojourn.RunSealing) {
 		return false, false
 	}

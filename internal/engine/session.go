@@ -243,7 +243,7 @@ func (e *Engine) EnsureWorkspace(ctx context.Context, ref Ref, wait time.Duratio
 		}
 		return nil
 	})
-	if err != nil || e.live(facts.Lease, e.Now()) != nil {
+	if err != nil || e.live(facts.Lease, e.Now()) != nil && !facts.Session.Rotating() {
 		return facts, err
 	}
 	starting := &sojourn.Error{
@@ -251,6 +251,9 @@ func (e *Engine) EnsureWorkspace(ctx context.Context, ref Ref, wait time.Duratio
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, wait, starting)
 	defer cancel()
+	if facts.Session.Bare() {
+		return e.awaitBench(ctx, ref)
+	}
 	if _, err := e.ensure(ctx, ref.ID); err != nil {
 		return facts, err
 	}
