@@ -47,14 +47,20 @@ func (d *Decision) beginRotation(why RotationReason) {
 // FailRotation records that a try to replace the sandbox has failed; why is for
 // people. After [MaxRotationTries] the session fails. It reports whether another
 // try follows.
-func (d *Decision) FailRotation(why string) bool {
+func (d *Decision) FailRotation(why string) bool { return d.failRotation(why, false) }
+
+// GiveUpRotation records that the sandbox cannot be replaced, however often that is
+// tried: the session fails.
+func (d *Decision) GiveUpRotation(why string) { d.failRotation(why, true) }
+
+func (d *Decision) failRotation(why string, final bool) bool {
 	s := &d.facts.Session
 	if !s.Rotating() || s.State != SessionOpen {
 		return false
 	}
 	r := &s.Rotation
 	r.Tries++
-	again := r.Tries < MaxRotationTries
+	again := r.Tries < MaxRotationTries && !final
 	d.emit(EventRotationFailed, "", "", map[string]any{"attempt": r.Tries, "error": why, "retrying": again})
 	if !again {
 		d.close(CloseFailed, Ending{Reason: StopRotation, Text: why})

@@ -16,7 +16,8 @@ import (
 type life struct {
 	job     *job      // in flight, or landed and not looked at
 	tries   int       // to provide or drain a sandbox that failed in a row, outside a rotation
-	retryAt time.Time // nothing is tried before
+	retryAt time.Time // no sandbox is made or drained before
+	reachAt time.Time // none is taken over before
 	ending  time.Time // when execs were told to end that stand in the way; zero for none
 }
 
@@ -61,14 +62,14 @@ func (b *bench) flying() bool {
 	}
 }
 
-// landed returns why the last job has failed, once and if it was of that kind.
-func (b *bench) landed(what jobKind) error {
+// landed returns why the last job has failed, once and if it was of one of the kinds.
+func (b *bench) landed(kinds ...jobKind) error {
 	j := b.life.job
 	if j == nil || b.flying() {
 		return nil
 	}
 	b.life.job = nil
-	if j.what != what {
+	if !slices.Contains(kinds, j.what) {
 		return nil // the session has gone on to something else
 	}
 	return j.err
@@ -96,7 +97,7 @@ func (b *bench) serve(ctx context.Context, f sojourn.Facts) (look, error) {
 	now, l := b.e.Now(), f.Lease
 	switch {
 	case b.e.live(l, now) != nil:
-		b.life.tries, b.life.retryAt = 0, time.Time{}
+		b.life.tries, b.life.retryAt, b.life.ending = 0, time.Time{}, time.Time{}
 		return b.attend(ctx, f)
 	case l != nil && l.Live(now):
 		return b.reach(f)
@@ -188,14 +189,14 @@ func final(err error) bool {
 // reach takes over the sandbox of a live lease that is not at hand: the server was
 // started anew. One that is gone is replaced; one that cannot be reached is kept.
 func (b *bench) reach(f sojourn.Facts) (look, error) {
-	l := *f.Lease
-	if at, wait := b.waiting(); wait {
-		return at, nil
+	l, now := *f.Lease, b.e.Now()
+	if now.Before(b.life.reachAt) {
+		return look{at: b.life.reachAt}, nil
 	}
+	b.life.reachAt = now.Add(time.Second)
 	if c := b.e.at(l); c != nil { // it has ended: its watcher is about to say so
-		return look{at: b.e.Now().Add(time.Second)}, nil
+		return look{at: b.life.reachAt}, nil
 	}
-	b.life.retryAt = b.e.Now().Add(time.Second)
 	b.begin(jobReach, func(ctx context.Context) error {
 		err := sandbox.ErrGone
 		if d := b.e.cfg.Driver; d != nil && d.Name() == l.Driver {
@@ -209,7 +210,16 @@ func (b *bench) reach(f sojourn.Facts) (look, error) {
 		}
 		return nil
 	})
-	return look{at: b.life.retryAt}, nil
+	return look{at: b.life.reachAt}, nil
+}
+
+// drainJob has a draining lease drained, or joins who does.
+func (b *bench) drainJob() (look, error) {
+	if at, wait := b.waiting(); wait {
+		return at, nil
+	}
+	b.begin(jobDrain, func(ctx context.Context) error { return b.e.drain(ctx, b.id) })
+	return look{}, nil
 }
 
 // replace gives a lease up, if that was not done, and begins the rotation that

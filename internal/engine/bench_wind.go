@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -12,9 +13,13 @@ import (
 // drainedForClose is the reason of the lease of a bare session that has ended.
 const drainedForClose = "closed"
 
-// maxCloseDrains is how often the files of a session that has ended are tried to be
-// captured: nobody waits for its sandbox any more.
-const maxCloseDrains = 3
+// The bounds of capturing the files of a session that has ended, for which nobody
+// waits any more: how often, when they are such that they cannot be captured, and how
+// long, when something else stands in the way.
+const (
+	maxCloseDrains = 3
+	closePatience  = 10 * time.Minute
+)
 
 // endPatience is how long after they were told to end execs are waited for, beyond
 // their grace: the keeper sees to it, unless it hangs.
@@ -74,10 +79,9 @@ func (b *bench) refuseWaiting(ctx context.Context) error {
 func (b *bench) windExecs(ctx context.Context, f sojourn.Facts) (look, bool, error) {
 	running := f.Running()
 	if len(running) == 0 {
-		b.life.ending = time.Time{}
 		return look{}, false, nil
 	}
-	s, by := f.Session, lastCall(*f.Lease)
+	s, by := f.Session, lastCall(f)
 	paused := s.State == sojourn.SessionPaused
 	if paused && b.e.Now().Before(by) {
 		if running[0].Foreground() { // what runs beside it may be what it needs
@@ -100,14 +104,17 @@ func (b *bench) windExecs(ctx context.Context, f sojourn.Facts) (look, bool, err
 }
 
 // endExecs tells what runs to end, and reports true while that is worth waiting for.
-// What does not end in time ends with its sandbox.
+// Close to the deadline of the sandbox no grace is left. What does not end in time ends
+// with its sandbox.
 func (b *bench) endExecs(ctx context.Context, f sojourn.Facts, why sojourn.ExecReason, kill bool) (look, bool, error) {
 	now := b.e.Now()
-	told := true
-	most := time.Duration(0)
+	deadline := f.Lease.Deadline()
+	killAt := deadline.Add(-min(time.Second, deadline.Sub(f.RotateAt())/8))
+	kill = kill || !now.Before(killAt)
+	told, grace := true, time.Duration(0)
 	for _, x := range f.Running() {
 		told = told && x.Ending != "" && (x.Kill || !kill)
-		most = max(most, x.Spec.Grace)
+		grace = max(grace, x.Spec.Grace)
 	}
 	if !told {
 		b.life.ending = now
@@ -121,56 +128,66 @@ func (b *bench) endExecs(ctx context.Context, f sojourn.Facts, why sojourn.ExecR
 	if b.life.ending.IsZero() { // told by an earlier process, or by a caller
 		b.life.ending = now
 	}
-	if by := b.life.ending.Add(most + endPatience); now.Before(by) {
-		return look{at: by}, true, nil
+	if by := b.life.ending.Add(grace + endPatience); len(f.Running()) > 0 && now.Before(by) {
+		next := look{at: by}
+		if !kill {
+			next = next.sooner(look{at: killAt})
+		}
+		return next, true, nil
 	}
+	b.life.ending = time.Time{}
 	return look{}, false, nil
 }
 
 // windDrain saves what the sandbox holds and gives it back, or goes on with that. The
-// files of a session that has ended are captured, too: they stay readable. One that
-// cannot be captured does not keep a session from ending for ever.
+// files of a session that has ended are captured, too: they stay readable. One whose
+// files cannot be captured does not keep its sandbox for ever.
 func (b *bench) windDrain(ctx context.Context, f sojourn.Facts) (look, error) {
-	if err := b.landed(jobDrain); err != nil {
-		b.life.tries++
-		b.life.retryAt = b.e.Now().Add(rotationPause(b.life.tries))
-		b.e.log.Warn("drain the sandbox of a session at rest", "session", b.id, "attempt", b.life.tries, "error", err)
+	s, now := f.Session, b.e.Now()
+	giveIn := !s.DeletedAt.IsZero()
+	if err := b.landed(jobDrain); err != nil && ctx.Err() == nil {
+		if errors.Is(err, errCalledOff) {
+			b.life.tries++
+		}
+		b.life.retryAt = now.Add(pauseAfter(b.life.tries))
+		giveIn = giveIn || b.life.tries >= maxCloseDrains || now.After(s.Ending.At.Add(closePatience))
+		b.e.log.Warn("drain the sandbox of a session at rest", "session", b.id, "error", err)
 	}
-	s := f.Session
-	if s.State == sojourn.SessionClosed && (b.life.tries >= maxCloseDrains || !s.DeletedAt.IsZero()) {
+	if giveIn && s.State == sojourn.SessionClosed {
 		return look{}, b.commit(ctx, func(_ *store.Tx, d *sojourn.Decision) error {
 			return d.EndLease(f.Lease.Epoch, sojourn.LeaseReleased, drainedForClose)
 		})
 	}
+	if f.Lease.State == sojourn.LeaseDraining {
+		return b.drainJob()
+	}
 	if at, wait := b.waiting(); wait {
 		return at, nil
 	}
-	if f.Lease.State == sojourn.LeaseHeld {
-		return look{}, b.commit(ctx, func(_ *store.Tx, d *sojourn.Decision) error {
-			if l := d.Facts().Lease; l == nil || l.State != sojourn.LeaseHeld || d.Facts().Session.State == sojourn.SessionOpen {
-				return nil
-			}
-			why, processes := drainedForClose, false
-			if d.Facts().Session.State == sojourn.SessionPaused {
-				why, processes = drainedForSuspend, s.Rotation.Processes
-			}
-			return d.DrainLease(f.Lease.Epoch, why, processes)
-		})
-	}
-	b.begin(jobDrain, func(ctx context.Context) error { return b.e.drain(ctx, b.id) })
-	return look{}, nil
+	return look{}, b.commit(ctx, func(_ *store.Tx, d *sojourn.Decision) error {
+		l, s := d.Facts().Lease, d.Facts().Session
+		if l.State != sojourn.LeaseHeld || s.State == sojourn.SessionOpen {
+			return nil
+		}
+		why, processes := drainedForClose, false
+		if s.State == sojourn.SessionPaused {
+			why, processes = drainedForSuspend, s.Rotation.Processes
+		}
+		return d.DrainLease(l.Epoch, why, processes)
+	})
 }
 
-// rotationPause is how long after that many failures in a row the next try follows.
-func rotationPause(failures int) time.Duration {
+// pauseAfter is how long after that many failures in a row the next try follows.
+func pauseAfter(failures int) time.Duration {
 	if failures <= 1 {
 		return time.Second
 	}
 	return 5 * time.Second
 }
 
-// lastCall is when what still runs in the sandbox of a lease is told to end, so that
-// the lease's deadline finds its files at rest.
-func lastCall(l sojourn.Lease) time.Time {
-	return l.GrantedAt.Add(l.Ceiling - min(5*time.Second, l.Ceiling/8))
+// lastCall is when what still runs in the held sandbox is told to end, so that the
+// deadline finds its files at rest.
+func lastCall(f sojourn.Facts) time.Time {
+	deadline := f.Lease.Deadline()
+	return deadline.Add(-min(5*time.Second, deadline.Sub(f.RotateAt())/2))
 }
