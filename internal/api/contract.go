@@ -1,12 +1,15 @@
 package api
 
 import (
+	"cmp"
 	"errors"
 	"maps"
 	"net/http"
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/sojourn-dev/sojourn"
 )
@@ -20,7 +23,23 @@ type Contract struct {
 	Envelope func(Problem) any
 	// ErrorBody is a value of the type that Envelope makes, for the schema.
 	ErrorBody any
+	// Scheme is the word before the key in the Authorization header that the
+	// contract speaks of; "" is Bearer. KeyHeader is another header that may hold
+	// the bare key; "" is none.
+	Scheme, KeyHeader string
+	// Snake says that names in bodies and queries may be written in snake_case too,
+	// and are answered so to "Accept-Case: snake".
+	Snake bool
+	// Documented is what the document says of schemas, by name, that requests are not
+	// validated with: of a choice that does not match, a validator can only say that,
+	// where a value itself can say what and where.
+	Documented map[string]*huma.Schema
+	// RateHeaders says that answers tell what is left of the caller's rate.
+	RateHeaders bool
 }
+
+// scheme is the word before the key.
+func (c *Contract) scheme() string { return cmp.Or(c.Scheme, "Bearer") }
 
 // Reply is how a contract answers one code.
 type Reply struct {
@@ -92,14 +111,14 @@ func (p Problem) Seconds() int {
 	return int((max(0, p.RetryAfter) + time.Second - 1) / time.Second)
 }
 
-// headers returns what goes beside the body.
-func (p Problem) headers() http.Header {
+// headers returns what goes beside the body; scheme is how a key is to be sent.
+func (p Problem) headers(scheme string) http.Header {
 	h := http.Header{}
 	if s := p.Seconds(); s > 0 {
 		h.Set("Retry-After", strconv.Itoa(s))
 	}
 	if p.Status == http.StatusUnauthorized {
-		h.Set("WWW-Authenticate", `Bearer realm="sojourn"`)
+		h.Set("WWW-Authenticate", scheme+` realm="sojourn"`)
 	}
 	return h
 }

@@ -9,6 +9,18 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
+// security documents how a key is sent.
+func (c *Contract) security() *huma.SecurityScheme {
+	if c.Scheme == "" {
+		return &huma.SecurityScheme{Type: "http", Scheme: "bearer", Description: "An API key."}
+	}
+	text := "The word " + c.Scheme + ", a space, and an API key."
+	if c.KeyHeader != "" {
+		text += " The header " + c.KeyHeader + " with the key alone will do, too."
+	}
+	return &huma.SecurityScheme{Type: "apiKey", In: "header", Name: "Authorization", Description: text}
+}
+
 // errorResponse documents how every operation answers an error.
 func (s *Service) errorResponse() *huma.Response {
 	registry := s.api.OpenAPI().Components.Schemas
@@ -54,9 +66,11 @@ func (op *Operation) document(h *huma.Operation) {
 func (s *Service) Document(path string) ([]byte, error) {
 	schemas := s.api.OpenAPI().Components.Schemas.Map()
 	validated := maps.Clone(schemas)
-	for name, schema := range documented {
-		if _, used := schemas[name]; used {
-			schemas[name] = schema
+	for _, known := range []map[string]*huma.Schema{documented, s.c.Contract.Documented} {
+		for name, schema := range known {
+			if _, used := schemas[name]; used {
+				schemas[name] = schema
+			}
 		}
 	}
 	text, err := s.api.OpenAPI().YAML()
@@ -71,4 +85,25 @@ func (s *Service) Document(path string) ([]byte, error) {
 		w.Write(text) // an error here is the reader's, who is gone
 	})
 	return text, nil
+}
+
+// Answer is a JSON answer whose status, or whether it is one at all, is decided by
+// the handler.
+func Answer(status int, body any, header http.Header) *huma.StreamResponse {
+	return &huma.StreamResponse{Body: func(hc huma.Context) {
+		text, err := Encode(hc.Context(), body)
+		if err != nil { // a body is plain data
+			panic(fmt.Errorf("encode an answer: %w", err))
+		}
+		for name, values := range header {
+			for _, v := range values {
+				hc.AppendHeader(name, v)
+			}
+		}
+		hc.SetHeader("Content-Type", "application/json")
+		hc.SetStatus(status)
+		if _, err := hc.BodyWriter().Write(append(text, '\n')); err != nil {
+			panic(http.ErrAbortHandler) // the reader is gone
+		}
+	}}
 }

@@ -17,12 +17,13 @@ import (
 // failure is an error answer in the form that huma hands around.
 type failure struct {
 	problem Problem
+	scheme  string
 	body    any
 }
 
 func (f *failure) Error() string                     { return f.problem.Code + ": " + f.problem.Message }
 func (f *failure) GetStatus() int                    { return f.problem.Status }
-func (f *failure) GetHeaders() http.Header           { return f.problem.headers() }
+func (f *failure) GetHeaders() http.Header           { return f.problem.headers(f.scheme) }
 func (f *failure) MarshalJSON() ([]byte, error)      { return json.Marshal(f.body) }
 func (f *failure) Schema(huma.Registry) *huma.Schema { return &huma.Schema{} }
 
@@ -41,8 +42,13 @@ var hooks = sync.OnceFunc(func() {
 
 // failure puts err into the words of the request's contract.
 func (rq *request) failure(err error) *failure {
-	p := rq.service.c.Contract.problem(err, rq.id)
-	return &failure{problem: p, body: rq.service.c.Contract.Envelope(p)}
+	c := &rq.service.c.Contract
+	p := c.problem(err, rq.id)
+	f := &failure{problem: p, scheme: c.scheme(), body: c.Envelope(p)}
+	if text, err := Encode(rq.http.Context(), f.body); err == nil && rq.snake {
+		f.body = json.RawMessage(text)
+	}
+	return f
 }
 
 // refused reads what huma found wrong with a request.

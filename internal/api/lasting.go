@@ -70,10 +70,14 @@ func Ended(err error) error {
 	return err
 }
 
+// AnyType is the media type of an [Operation]'s Upload that takes bytes of any
+// kind, whatever the request calls them.
+const AnyType = "*/*"
+
 // checkUpload refuses a body that says it is something else.
 func checkUpload(r *http.Request, want string) error {
 	kind := r.Header.Get("Content-Type")
-	if kind == "" {
+	if kind == "" || want == AnyType {
 		return nil
 	}
 	if media, _, err := mime.ParseMediaType(kind); err != nil || media != want {
@@ -128,6 +132,33 @@ func (d *download) Write(p []byte) (int, error) {
 		return 0, err
 	}
 	return len(p), nil
+}
+
+// Content answers with a body of known size, or with the parts of it that the
+// request asks for. The caller has set the headers that say what it is. Each write
+// must be taken by the reader in time, as with [Stream].
+func Content(w http.ResponseWriter, r *http.Request, body io.ReadSeeker) {
+	rq := requestOf(r.Context())
+	s := &paced{stream{w: w, conn: http.NewResponseController(w), rq: rq}}
+	http.ServeContent(s, r, "", time.Time{}, body)
+	if !s.armed.IsZero() {
+		// The connection goes on to the next request without the deadline. One that
+		// cannot is closed by whoever reads from it next.
+		_ = s.conn.SetWriteDeadline(time.Time{})
+	}
+}
+
+// paced is a ResponseWriter whose writes must be taken in time.
+type paced struct{ stream }
+
+func (p *paced) Header() http.Header    { return p.w.Header() }
+func (p *paced) WriteHeader(status int) { p.w.WriteHeader(status) }
+
+func (p *paced) Write(b []byte) (int, error) {
+	if err := p.write(b); err != nil {
+		return 0, err
+	}
+	return len(b), nil
 }
 
 // CheckUpgrade refuses a request that does not ask for a WebSocket, or that a

@@ -1,6 +1,8 @@
 package api
 
 import (
+	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
@@ -38,11 +40,28 @@ func newLimiter(r Rate) *limiter {
 	return &limiter{rate: r, buckets: map[sojourn.KeyID]*bucket{}}
 }
 
+// allowance is what is left of a key's bucket. The zero value is that of a limiter
+// without a limit.
+type allowance struct {
+	burst, calls int
+	full         time.Duration // until it is full again
+}
+
+// write tells the caller, by the headers that many services send.
+func (a allowance) write(h http.Header) {
+	if a.burst == 0 {
+		return
+	}
+	h.Set("X-RateLimit-Limit", strconv.Itoa(a.burst))
+	h.Set("X-RateLimit-Remaining", strconv.Itoa(a.calls))
+	h.Set("X-RateLimit-Reset", strconv.Itoa(int((a.full+time.Second-1)/time.Second)))
+}
+
 // take takes one call out of the key's bucket at now. When there is none it
 // returns rate_limited with the time until there is.
-func (l *limiter) take(id sojourn.KeyID, now time.Time) error {
+func (l *limiter) take(id sojourn.KeyID, now time.Time) (allowance, error) {
 	if l.rate.PerSecond < 0 {
-		return nil
+		return allowance{}, nil
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -54,12 +73,16 @@ func (l *limiter) take(id sojourn.KeyID, now time.Time) error {
 	if gone := now.Sub(b.at); gone > 0 {
 		b.calls, b.at = min(float64(l.rate.Burst), b.calls+gone.Seconds()*l.rate.PerSecond), now
 	}
+	left := func() allowance {
+		full := (float64(l.rate.Burst) - b.calls) / l.rate.PerSecond
+		return allowance{burst: l.rate.Burst, calls: int(b.calls), full: time.Duration(full * float64(time.Second))}
+	}
 	if b.calls >= 1 {
 		b.calls--
-		return nil
+		return left(), nil
 	}
 	wait := time.Duration((1 - b.calls) / l.rate.PerSecond * float64(time.Second))
-	return &sojourn.Error{
+	return left(), &sojourn.Error{
 		Code: sojourn.CodeRateLimited, RetryAfter: max(wait, time.Millisecond),
 		Message: "This key has made too many calls. Wait, then repeat.",
 	}

@@ -25,6 +25,7 @@ type request struct {
 	http    *http.Request
 	writer  http.ResponseWriter
 	caller  sojourn.Principal // zero until admitted
+	snake   bool              // names are answered in snake_case
 }
 
 type requestKey struct{}
@@ -38,10 +39,14 @@ func Caller(ctx context.Context) sojourn.Principal { return requestOf(ctx).calle
 // does not hold.
 func HTTP(ctx context.Context) *http.Request { return requestOf(ctx).http }
 
+// Snake reports whether the request that ctx belongs to is answered in snake_case.
+func Snake(ctx context.Context) bool { return requestOf(ctx).snake }
+
 // ServeHTTP serves the registered operations.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
 	rq := &request{service: s, id: requestID(r.Header.Get("X-Request-Id"))}
+	rq.snake = s.c.Contract.Snake && strings.EqualFold(r.Header.Get("Accept-Case"), "snake")
 	r = r.WithContext(context.WithValue(r.Context(), requestKey{}, rq))
 	rq.http = r
 	rec := &recorder{ResponseWriter: w}
@@ -108,11 +113,7 @@ func (s *Service) unrouted(w http.ResponseWriter, r *http.Request, handler http.
 
 // admit decides whether the caller may make this call, before its body is read.
 func (s *Service) admit(w http.ResponseWriter, r *http.Request, op Operation, takesBody bool) error {
-	var header string
-	if values := r.Header["Authorization"]; len(values) == 1 {
-		header = values[0]
-	}
-	who, err := s.c.Auth.Authenticate(r.Context(), header)
+	who, err := s.authenticate(r)
 	if err != nil {
 		return err
 	}
@@ -120,7 +121,11 @@ func (s *Service) admit(w http.ResponseWriter, r *http.Request, op Operation, ta
 	if s.c.Server != "" {
 		w.Header().Set("Sojourn-Version", s.c.Server)
 	}
-	if err := s.limit.take(who.Key, time.Now()); err != nil {
+	left, err := s.limit.take(who.Key, time.Now())
+	if s.c.Contract.RateHeaders {
+		left.write(w.Header())
+	}
+	if err != nil {
 		return err
 	}
 	if err := permitted(who, op.Scope); err != nil {
@@ -130,6 +135,24 @@ func (s *Service) admit(w http.ResponseWriter, r *http.Request, op Operation, ta
 		return checkUpload(r, op.Upload)
 	}
 	return checkBody(w, r, takesBody)
+}
+
+// authenticate says who is calling. A key in the Authorization header wins over one
+// in a header of its own, which is then not looked at.
+func (s *Service) authenticate(r *http.Request) (sojourn.Principal, error) {
+	c := &s.c.Contract
+	var header string
+	if values := r.Header["Authorization"]; len(values) == 1 {
+		header = values[0]
+	} else if values == nil && c.KeyHeader != "" && len(r.Header.Values(c.KeyHeader)) == 1 {
+		header = c.scheme() + " " + r.Header.Get(c.KeyHeader)
+	}
+	who, err := s.c.Auth.Authenticate(r.Context(), header)
+	if sojourn.CodeOf(err) == sojourn.CodeUnauthenticated && c.Scheme != "" {
+		err = sojourn.Errorf(sojourn.CodeUnauthenticated,
+			"Send a valid key in the Authorization header: the word %s, a space, and the key.", c.Scheme)
+	}
+	return who, err
 }
 
 func permitted(who sojourn.Principal, scope sojourn.Scope) error {

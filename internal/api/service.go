@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"reflect"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -71,15 +72,14 @@ func NewService(c Config) *Service {
 			OpenAPI: "3.1.0",
 			Info:    &huma.Info{Title: c.Title, Version: c.Version, Description: c.Description},
 			Components: &huma.Components{
-				Schemas: huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer),
-				SecuritySchemes: map[string]*huma.SecurityScheme{
-					"key": {Type: "http", Scheme: "bearer", Description: "An API key."},
-				},
+				Schemas:         huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer),
+				SecuritySchemes: map[string]*huma.SecurityScheme{"key": c.Contract.security()},
 			},
 		},
 		Formats:                      map[string]huma.Format{"application/json": format},
 		DefaultFormat:                "application/json",
 		RejectUnknownQueryParameters: true,
+		Transformers:                 []huma.Transformer{answered},
 	})
 	return s
 }
@@ -99,7 +99,7 @@ type Operation struct {
 	// may also answer with an event stream; nil for every other operation.
 	Page any
 	// Upload is the media type of a body that the operation takes as it comes, of
-	// any size; see [Upload]. Download is that of an answer of any size. Socket
+	// any size; see [Upload] and [AnyType]. Download is that of an answer of any size. Socket
 	// says that the operation becomes a WebSocket. See [Download], [Upgrade].
 	Upload, Download string
 	Socket           bool
@@ -123,7 +123,11 @@ func Register[I, O any](s *Service, op Operation, handle func(context.Context, *
 	op.document(&h)
 	h.Middlewares = huma.Middlewares{func(ctx huma.Context, next func(huma.Context)) {
 		r, w := humago.Unwrap(ctx)
-		if err := s.admit(w, r, op, op.Upload == "" && ctx.Operation().RequestBody != nil); err != nil {
+		err := s.admit(w, r, op, op.Upload == "" && ctx.Operation().RequestBody != nil)
+		if err == nil && s.c.Contract.Snake {
+			err = snakeInput(r, reflect.TypeFor[I]())
+		}
+		if err != nil {
 			s.fail(w, r, err)
 			return
 		}

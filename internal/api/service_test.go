@@ -420,7 +420,10 @@ func TestRetryHintIsAHeaderAndInTheBodyOfA429Only(t *testing.T) {
 func TestBucketRefills(t *testing.T) {
 	l, now := newLimiter(Rate{PerSecond: 2, Burst: 3}), time.Unix(1000, 0)
 	taken := func(at time.Time) (n int) {
-		for l.take("k", at) == nil {
+		for {
+			if _, err := l.take("k", at); err != nil {
+				break
+			}
 			n++
 		}
 		return n
@@ -433,7 +436,7 @@ func TestBucketRefills(t *testing.T) {
 			t.Errorf("after %v there were %d calls, want %d", c.after, got, c.want)
 		}
 	}
-	if err := newLimiter(Rate{PerSecond: -1}).take("k", now); err != nil {
+	if _, err := newLimiter(Rate{PerSecond: -1}).take("k", now); err != nil {
 		t.Errorf("without a limit: %v", err)
 	}
 }

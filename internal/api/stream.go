@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"strconv"
 	"time"
@@ -49,6 +50,25 @@ func EncodeFrame(seq int64, event string, data []byte) []byte {
 // name, which encode makes with [EncodeFrame].
 func Stream[F Frame](w http.ResponseWriter, r *http.Request, cursor Cursor[F], name string, encode func(sojourn.Event) []byte) {
 	defer cursor.Close()
+	Feed(w, r, func(ctx context.Context, write func([]byte) error) error {
+		frames, err := cursor.Next(ctx)
+		if err != nil {
+			return err
+		}
+		for _, f := range frames {
+			if err := write(f.Encoded(name, encode)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Feed answers with an event stream, for as long as the reader, the key and the
+// server last, or until next returns [io.EOF]: that ends it well. next waits for
+// what comes next and writes it; when its context ends first it returns an error,
+// and is called again after a heartbeat.
+func Feed(w http.ResponseWriter, r *http.Request, next func(ctx context.Context, write func([]byte) error) error) {
 	rq := requestOf(r.Context())
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
@@ -69,7 +89,7 @@ func Stream[F Frame](w http.ResponseWriter, r *http.Request, cursor Cursor[F], n
 	s := &stream{w: w, conn: http.NewResponseController(w), rq: rq}
 	s.note("open")
 	for s.err == nil {
-		s.err = follow(ctx, s, cursor, name, encode)
+		s.err = feed(ctx, s, next)
 	}
 	s.close(context.Cause(ctx))
 }
@@ -80,13 +100,15 @@ var (
 	errStopping = errors.New("the server is stopping")
 )
 
-// follow writes events until the next heartbeat is due, and that heartbeat.
-func follow[F Frame](ctx context.Context, s *stream, cursor Cursor[F], name string, encode func(sojourn.Event) []byte) error {
+// feed writes what comes until the next heartbeat is due, and that heartbeat.
+func feed(ctx context.Context, s *stream, next func(context.Context, func([]byte) error) error) error {
 	beat, cancel := context.WithTimeout(ctx, s.rq.service.c.Heartbeat)
 	defer cancel()
 	for {
-		frames, err := cursor.Next(beat)
+		err := next(beat, s.write)
 		switch {
+		case errors.Is(err, io.EOF):
+			return errors.Join(io.EOF, s.flush())
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case err != nil && beat.Err() != nil:
@@ -96,11 +118,6 @@ func follow[F Frame](ctx context.Context, s *stream, cursor Cursor[F], name stri
 			return s.note("heartbeat")
 		case err != nil:
 			return err
-		}
-		for _, f := range frames {
-			if err := s.write(f.Encoded(name, encode)); err != nil {
-				return err
-			}
 		}
 		if err := s.flush(); err != nil {
 			return err
@@ -165,6 +182,7 @@ func (s *stream) note(text string) error {
 // close ends the stream, with a word of why when that is not the reader.
 func (s *stream) close(cause error) {
 	switch {
+	case errors.Is(s.err, io.EOF):
 	case errors.Is(s.err, errRevoked), errors.Is(s.err, errStopping):
 		s.note("closed: " + s.err.Error()) // if it still goes through
 	case cause == nil && s.rq.http.Context().Err() == nil:

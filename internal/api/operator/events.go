@@ -56,14 +56,7 @@ func (h *handler) listEvents(ctx context.Context, in *eventsInput) (*huma.Stream
 	if err != nil {
 		return nil, err
 	}
-	body := page(found, head)
-	return &huma.StreamResponse{Body: func(hc huma.Context) {
-		hc.SetHeader("Content-Type", "application/json")
-		hc.SetStatus(http.StatusOK)
-		if err := json.NewEncoder(hc.BodyWriter()).Encode(body); err != nil {
-			panic(http.ErrAbortHandler) // the reader is gone
-		}
-	}}, nil
+	return api.Answer(http.StatusOK, page(found, head), nil), nil
 }
 
 // page projects events that were read from a log that ends at head. They may be
