@@ -75,12 +75,13 @@ var mayImport = map[string]string{
 	"internal/auth":         ".",
 	"internal/api":          ".",
 	"internal/api/cloud":    ". internal/api internal/engine internal/hub",
+	"internal/api/exec":     ". internal/api internal/engine internal/hub internal/output",
 	"internal/api/operator": ". internal/api internal/auth internal/engine internal/hub internal/output",
 	"internal/api/apitest":  ". internal/servertest sandbox/fake",
 
 	// Where the parts are put together. Only the command, and the whole server in
 	// a test, name an implementation.
-	"internal/server": ". internal/api internal/api/cloud internal/api/operator internal/auth internal/checkpoint " +
+	"internal/server": ". internal/api internal/api/cloud internal/api/exec internal/api/operator internal/auth internal/checkpoint " +
 		"internal/egress " +
 		"internal/engine internal/gateway internal/harness internal/hub internal/output internal/snapshot internal/store sandbox",
 	"internal/servertest": ". internal/checkpoint internal/engine internal/harness internal/harness/acp internal/harness/script internal/keeper " +
@@ -104,7 +105,7 @@ var mayUse = map[string]string{
 	"database/sql":                           "internal/store internal/store/migration internal/store/sqlite",
 	"github.com/pressly/goose":               "internal/store/migration",
 	"gocloud.dev":                            "cmd/sojourn internal/checkpoint internal/server internal/servertest internal/snapshot sandbox/sandboxtest",
-	"github.com/danielgtaylor":               "internal/api internal/api/cloud internal/api/operator",
+	"github.com/danielgtaylor":               "internal/api internal/api/cloud internal/api/exec internal/api/operator",
 	"github.com/coder/websocket":             "client internal/api internal/api/operator internal/link",
 	"github.com/creack/pty":                  "internal/keeper",
 	"github.com/modelcontextprotocol/go-sdk": "internal/harness/loop",
@@ -118,6 +119,10 @@ var never = []struct{ from, to, why string }{
 	{"internal/engine", "database/sql", "the engine never sees SQL"},
 	{"internal/engine", "internal/api/...", "the engine does not know its contracts"},
 	{"internal/api/cloud", "internal/api/operator", "contracts never see each other"},
+	{"internal/api/cloud", "internal/api/exec", "contracts never see each other"},
+	{"internal/api/exec", "internal/api/cloud", "contracts never see each other"},
+	{"internal/api/exec", "internal/api/operator", "contracts never see each other"},
+	{"internal/api/operator", "internal/api/exec", "contracts never see each other"},
 	{"internal/api/operator", "internal/api/cloud", "contracts never see each other"},
 	{"internal/server", "internal/store/sqlite", "only the command names an implementation"},
 	{"internal/server", "sandbox/gvisor", "only the command names an implementation"},

@@ -138,21 +138,16 @@ func (c *conn) refuse(id json.RawMessage, err error) {
 		id = json.RawMessage("null")
 		code = link.CodeParse
 	}
-	c.send(link.Message{ID: id, Error: &link.Error{Code: code, Message: err.Error()}}, nil)
+	c.send(link.Message{ID: id, Error: &link.Error{Code: code, Message: err.Error()}})
 }
 
-// send sends m with a payload, nil for none.
-func (c *conn) send(m link.Message, payload [][]byte) {
-	encode := link.EncodeMessage
-	if payload != nil {
-		encode = link.EncodeHead
-	}
-	data, err := encode(m)
+func (c *conn) send(m link.Message) {
+	data, err := link.EncodeMessage(m)
 	if err != nil {
 		c.k.log.Error("encode answer", "err", err)
 		return
 	}
-	if err := link.WriteParts(c.t, append([][]byte{data}, payload...)...); err != nil {
+	if err := c.t.Write(data); err != nil {
 		c.close() // the reading side reports it
 	}
 }
@@ -170,7 +165,7 @@ func (c *conn) accept(m link.Message) {
 		})
 		return
 	}
-	size := int64(len(m.Params) + len(m.Payload))
+	size := int64(len(m.Params))
 	done := func() { c.calls.Add(-1); c.bytes.Add(-size) }
 	calls, bytes := c.calls.Add(1), c.bytes.Add(size)
 	if calls > maxCalls || bytes > maxCallBytes {
@@ -260,23 +255,19 @@ func (c *conn) answer(m link.Message, call func() (any, error)) {
 		result = a.result
 		defer a.then()
 	}
-	var payload [][]byte
-	if s, ok := result.(link.Shipper); ok && err == nil && c.revision > 0 {
-		payload = s.Ship()
-	}
 	if err == nil {
-		out.Result, err = encodeResult(result, payload)
+		out.Result, err = encodeResult(result)
 	}
 	if err != nil {
-		out.Result, out.Error, payload = nil, wireError(err), nil
+		out.Result, out.Error = nil, wireError(err)
 	}
-	c.send(out, payload)
+	c.send(out)
 }
 
 // answerSlack is what a message has around its result.
 const answerSlack = 1 << 10
 
-func encodeResult(result any, payload [][]byte) (json.RawMessage, error) {
+func encodeResult(result any) (json.RawMessage, error) {
 	if result == nil {
 		return json.RawMessage("{}"), nil
 	}
@@ -290,12 +281,8 @@ func encodeResult(result any, payload [][]byte) (json.RawMessage, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode result: %w", err)
 	}
-	size := len(data)
-	for _, part := range payload {
-		size += len(part)
-	}
-	if size > link.MaxFrameBytes-answerSlack {
-		return nil, &link.Error{Code: link.CodeLimit, Message: fmt.Sprintf("the result has %d bytes", size)}
+	if len(data) > link.MaxFrameBytes-answerSlack {
+		return nil, &link.Error{Code: link.CodeLimit, Message: fmt.Sprintf("the result has %d bytes", len(data))}
 	}
 	return data, nil
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"sync"
 	"syscall"
 	"time"
 
@@ -17,9 +18,11 @@ const drainTime = 500 * time.Millisecond
 // ttyBufferBytes is more than the kernel keeps for a terminal.
 const ttyBufferBytes = 256 << 10
 
-// pump carries one output of a child into its spool. The pipe has the size that
-// pipes have: a process that fills it while the pump sleeps is read in large
-// pieces, and with a larger one, which it does not fill, in small ones. It settles at the end of
+// buffers holds read buffers. A pump takes one only when there is something
+// to read, so a quiet process costs none.
+var buffers = sync.Pool{New: func() any { return new([chunkBytes]byte) }}
+
+// pump carries one output of a child into its spool. It settles at the end of
 // the output or when the drain is over; after that it goes on reading and
 // counting for whatever the process left behind, so that a background server
 // is not killed by its first line of log.
@@ -111,36 +114,37 @@ func (p *pump) discard() {
 		return
 	}
 	for {
-		n, err := p.read(true, func(_ *block, n int) error { p.to.spool.discard(n); return nil })
+		n, err := p.read(true, func(b []byte) error { p.to.spool.discard(len(b)); return nil })
 		if err != nil || n == 0 {
 			return
 		}
 	}
 }
 
-func (p *pump) store(b *block, n int) error { return p.to.spool.append(p.to.name, b.buf[:n], b) }
+func (p *pump) store(b []byte) error { return p.to.spool.append(p.to.name, b) }
 
 // read makes one read and hands what came to use. With wait it waits for
-// output, without it returns EAGAIN. At the end of the file n is 0. A block is
-// taken only when there is something to read, so a quiet process costs none.
-func (p *pump) read(wait bool, use func(b *block, n int) error) (n int, err error) {
-	var b *block
+// output, without it returns EAGAIN. At the end of the file n is 0.
+func (p *pump) read(wait bool, use func([]byte) error) (n int, err error) {
+	var buf *[chunkBytes]byte
 	ready := p.raw.Read(func(fd uintptr) bool {
-		b = newBlock()
+		buf = buffers.Get().(*[chunkBytes]byte)
 		for {
-			n, err = unix.Read(int(fd), b.buf[:])
+			n, err = unix.Read(int(fd), buf[:])
 			if !errors.Is(err, unix.EINTR) {
 				break
 			}
 		}
 		if errors.Is(err, unix.EAGAIN) && wait {
-			b.release()
-			b = nil
+			buffers.Put(buf)
+			buf = nil
 			return false
 		}
 		return true
 	})
-	defer func() { b.release() }()
+	if buf != nil {
+		defer buffers.Put(buf)
+	}
 	if ready != nil {
 		return 0, ready
 	}
@@ -148,7 +152,7 @@ func (p *pump) read(wait bool, use func(b *block, n int) error) (n int, err erro
 		return 0, err
 	}
 	if n > 0 {
-		err = use(b, n)
+		err = use(buf[:n])
 	}
 	return n, err
 }

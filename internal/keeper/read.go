@@ -18,7 +18,7 @@ const (
 // callRun is a start and a read in one. It lets go what waits for the start
 // before it reads.
 func callRun(c *conn, rq *request) (any, error) {
-	w, err := decodeWith[link.ProcessRunParams](c, rq)
+	w, err := decode[link.ProcessRunParams](rq.Params)
 	if err != nil {
 		return nil, err
 	}
@@ -84,30 +84,24 @@ func (c *conn) poll(p *process, w wish) (any, error) {
 	defer timer.Stop()
 	gathering := false
 	for {
-		s := p.spool.look(w.after, w.size, gathering)
+		s := p.spool.look(w.after, w.size)
 		switch {
 		case s.shut:
 			return nil, &link.Error{Code: link.CodeUnknownProcess, Message: fmt.Sprintf("process %q was removed", p.id)}
 		case s.full, s.news && w.gather == 0:
-			return c.found(p.spool.read(w.after, w.size)), nil
+			return c.readResult(p.spool.read(w.after, w.size)), nil
 		case s.news && !gathering:
 			gathering = true
 			timer.Reset(w.gather)
-			continue
 		}
 		select {
 		case <-s.changed:
 		case <-timer.C:
-			return c.found(p.spool.read(w.after, w.size)), nil
+			return c.readResult(p.spool.read(w.after, w.size)), nil
 		case <-c.ctx.Done():
 			return nil, context.Cause(c.ctx)
 		}
 	}
-}
-
-// found is the answer that tells a view and then lets go of it.
-func (c *conn) found(v view) answerThen {
-	return answerThen{result: c.readResult(v), then: v.release}
 }
 
 func (c *conn) readResult(v view) *link.ProcessReadResult {

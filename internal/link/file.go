@@ -33,9 +33,10 @@ func (c *Client) WriteFile(ctx context.Context, name string, data []byte) error 
 	if len(data) > MaxFileBytes {
 		return fmt.Errorf("%s: %d bytes: %w", MethodWriteFile, len(data), ErrLimit)
 	}
-	p := WriteFileParams{Path: PathURI(name), Data: []byte{}}
-	_, err := c.exchange(ctx, MethodWriteFile, &p, c.ship(&p.Data, data), nil)
-	return err
+	if data == nil {
+		data = []byte{}
+	}
+	return c.call(ctx, MethodWriteFile, WriteFileParams{Path: PathURI(name), Data: data}, nil)
 }
 
 // CreateDirectory makes a directory; recursive makes its parents too and is

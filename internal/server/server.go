@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	"filippo.io/age"
@@ -17,6 +18,7 @@ import (
 	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/internal/api"
 	"github.com/sojourn-dev/sojourn/internal/api/cloud"
+	"github.com/sojourn-dev/sojourn/internal/api/exec"
 	"github.com/sojourn-dev/sojourn/internal/api/operator"
 	"github.com/sojourn-dev/sojourn/internal/auth"
 	"github.com/sojourn-dev/sojourn/internal/checkpoint"
@@ -155,8 +157,9 @@ func (s *Server) assemble(ctx context.Context, c Config, h *hub.Hub) (err error)
 	settings := api.Settings{Rate: c.Rate, Heartbeat: c.Heartbeat, Stop: s.stopped, Log: c.Log}
 	mux := http.NewServeMux()
 	mux.Handle("/v1/", cloud.New(s.Engine, s.Keys, cloud.Config{Settings: settings}))
+	mux.Handle("/api/v1/", exec.New(s.Engine, s.Keys, exec.Config{Settings: settings}))
 	mux.Handle("/operator/v1/", operator.New(s.Engine, s.Keys, operator.Config{
-		Settings: settings, Version: c.Version, Scopes: cloud.Scopes,
+		Settings: settings, Version: c.Version, Scopes: slices.Concat(cloud.Scopes, exec.Scopes),
 	}))
 	mux.HandleFunc("GET /healthz", s.health)
 	mux.HandleFunc("GET /readyz", s.ready)

@@ -77,8 +77,6 @@ type Config struct {
 	Dir string
 	// Programs are further programs that the sandboxes have, by argv[0].
 	Programs map[string]keeper.Program
-	// HostPrograms makes the sandboxes run the host's programs, and no others.
-	HostPrograms bool
 	// WrapStore, if not nil, is put around the store at each start.
 	WrapStore func(store.Store) store.Store
 }
@@ -111,7 +109,6 @@ func Start(t testing.TB, c Config) *Server {
 	s.Fake = fake.New(fake.Config{
 		Dir:      filepath.Join(s.Dir, "sandboxes"),
 		Programs: programs,
-		Host:     c.HostPrograms,
 	})
 	key, err := age.GenerateX25519Identity()
 	if err != nil {

@@ -57,13 +57,9 @@ type place struct{ box atomic.Pointer[box] }
 
 func (p *place) mapPath(name string) string { return p.box.Load().mapPath(name) }
 
-func (b *box) start(cfg Config) {
-	programs := cfg.Programs
+func (b *box) start(programs map[string]keeper.Program) {
 	if programs == nil {
-		programs = map[string]keeper.Program{} // nil means: real processes
-	}
-	if cfg.Host {
-		programs = nil
+		programs = map[string]keeper.Program{} // nil would mean: real processes
 	}
 	at := &place{}
 	at.box.Store(b)

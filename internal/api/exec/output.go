@@ -1,0 +1,99 @@
+package exec
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/sojourn-dev/sojourn"
+	"github.com/sojourn-dev/sojourn/internal/api"
+	"github.com/sojourn-dev/sojourn/internal/output"
+)
+
+type outputInput struct {
+	ExecutionPath
+	Stream      string `query:"stream" enum:"stdout,stderr,all" default:"all" doc:"all is both, in the order they were written."`
+	Offset      int64  `query:"offset" minimum:"0" default:"0" doc:"How many bytes to leave out; of an event stream: of both streams together."`
+	Encoding    string `query:"encoding" enum:"auto,base64" doc:"Of an event stream."`
+	LastEventID string `header:"Last-Event-ID" doc:"The id of the last event that you have. It wins over offset."`
+	Accept      string `header:"Accept" hidden:"true"`
+}
+
+// completeHeader says whether there may be more output later.
+const completeHeader = "X-Output-Complete"
+
+func (h *handler) output(s *api.Service) {
+	api.Register(s, api.Operation{
+		ID: "readOutput", Method: http.MethodGet, Path: executionPath + "/output", Download: "application/octet-stream",
+		Scope: ScopeRead, Summary: "Read what an execution wrote",
+		Description: "The raw bytes that are there now, with Range and HEAD; " + completeHeader + " says whether it is all. " +
+			"With \"Accept: text/event-stream\" it is the event stream of an exec call, from any byte on, and goes on until the execution ends.",
+	}, h.readOutput)
+}
+
+func (h *handler) readOutput(ctx context.Context, in *outputInput) (*huma.StreamResponse, error) {
+	at, id := ref(ctx, in.SessionID), sojourn.ExecID(in.ExecutionID)
+	x, err := h.engine.ExecByID(ctx, at, id)
+	if err != nil {
+		return nil, err
+	}
+	which := output.Stream(in.Stream)
+	if r := api.HTTP(ctx); api.WantsStream(r) {
+		follower := &follower{at: at, which: which, always64: in.Encoding == asBase64, offset: in.Offset}
+		if in.LastEventID != "" {
+			if follower.offset, err = api.ParseSeq(in.LastEventID); err != nil {
+				return nil, err
+			}
+		}
+		return h.follow(ctx, id, follower), nil
+	}
+	return h.content(ctx, x, which, in.Offset)
+}
+
+// content answers with the bytes of an output.
+func (h *handler) content(ctx context.Context, x sojourn.Exec, which output.Stream, offset int64) (*huma.StreamResponse, error) {
+	body, done, closeBody, err := h.bytesOf(ctx, x, which)
+	if err != nil {
+		return nil, err
+	}
+	if offset > body.Size() {
+		closeBody()
+		return nil, sojourn.Errorf(sojourn.CodeInvalid, "offset: there are %d bytes.", body.Size())
+	}
+	return &huma.StreamResponse{Body: func(hc huma.Context) {
+		defer closeBody()
+		r, w := humago.Unwrap(hc)
+		w.Header().Set("Content-Type", "application/octet-stream")
+		w.Header().Set(completeHeader, strconv.FormatBool(done))
+		w.Header().Set(executionHeader, string(x.ID))
+		if done {
+			w.Header().Set("ETag", fmt.Sprintf(`"%s-%s-%d-%d"`, x.ID, which, offset, body.Size()))
+		}
+		api.Content(w, r, io.NewSectionReader(body, offset, body.Size()-offset))
+	}}, nil
+}
+
+// bytesOf returns the bytes of a stream, and whether they are all.
+func (h *handler) bytesOf(ctx context.Context, x sojourn.Exec, which output.Stream) (body *io.SectionReader, done bool, closeBody func() error, err error) {
+	none := func() error { return nil }
+	r, err := h.opened(ctx, x)
+	switch {
+	case err != nil:
+		return nil, false, none, err
+	case r == nil:
+		return io.NewSectionReader(nothing{}, 0, 0), x.State.Terminal(), none, nil
+	}
+	// Whether it was finished is asked before the size: it may be just then.
+	_, finished := r.Sizes()
+	return r.Stream(which), finished, r.Close, nil
+}
+
+// nothing has no bytes.
+type nothing struct{}
+
+func (nothing) ReadAt([]byte, int64) (int, error) { return 0, io.EOF }
