@@ -3,23 +3,33 @@ package output
 import (
 	"errors"
 	"os"
+	"syscall"
 )
 
 // freeEvery is how many bytes are written between two looks at the free space.
 const freeEvery = 1 << 20
 
+// tailRuns is how many runs may begin in a tail behind files.
+const tailRuns = 256
+
 // keep makes next, whose counts include data, what the output is, with as much
 // of data as there is room for. When it fails nothing has changed.
 func (w *Writer) keep(next view, stderr bool, data []byte) error {
 	inline := w.store.config.InlineBytes
+	fits, err := w.fits(next, len(data))
+	if err != nil {
+		return err
+	}
 	switch {
-	case next.cut == "" && len(next.tail)+len(data) <= inline:
+	case fits:
 		next = next.add(stderr, len(data))
+		if next.tail == nil && next.filed > 0 {
+			next.tail = make([]byte, 0, inline+inline/4) // it will be full, and what fills it comes on top
+		}
 		next.tail = append(next.tail, data...)
 	case len(data) == 0 && w.v.cut != "" && next.total-w.durable < int64(inline):
 		// Only counted, and not every count is worth a write.
 	default:
-		var err error
 		if next, err = w.flush(next, stderr, data); err != nil {
 			return err
 		}
@@ -29,10 +39,55 @@ func (w *Writer) keep(next view, stderr bool, data []byte) error {
 	return nil
 }
 
+// fits reports whether n bytes go into the tail of a view. A tail behind files is
+// given its room on the disk when it begins: it is shown to readers, and must
+// find room in the end.
+func (w *Writer) fits(v view, n int) (bool, error) {
+	if v.cut != "" || len(v.tail)+n > w.store.config.InlineBytes {
+		return false, nil
+	}
+	if v.filed == 0 || len(v.tail) > 0 {
+		return v.filed == 0 || len(v.tailRuns) < tailRuns, nil
+	}
+	err := errors.Join(
+		reserve(w.files.data, v.filed, int64(w.store.config.InlineBytes)),
+		reserve(w.files.index, recordsAt+v.filedRuns*recordBytes, (tailRuns+1)*recordBytes),
+	)
+	if noSpace(err) {
+		return false, nil // a flush keeps what there is room for
+	}
+	return err == nil, err
+}
+
+// reserve makes room for n bytes at an offset of a file, where its file system
+// can, and leaves the size of the file.
+func reserve(f *os.File, offset, n int64) error {
+	c, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	const keepSize = 1
+	var failed error
+	if err := c.Control(func(fd uintptr) {
+		for failed = syscall.EINTR; failed == syscall.EINTR; {
+			failed = syscall.Fallocate(int(fd), keepSize, offset, n)
+		}
+	}); err != nil {
+		return err
+	}
+	if failed == syscall.EOPNOTSUPP || failed == syscall.ENOSYS {
+		return nil
+	}
+	return failed
+}
+
 // flush brings the tail of a view, and data behind it, into the files. It makes
 // them when there are none. What finds no room is cut.
 func (w *Writer) flush(v view, stderr bool, data []byte) (view, error) {
 	if err := w.spill(); noSpace(err) {
+		head := w.head(v, data)
+		v = v.add(stderr, len(head))
+		v.tail = append(v.tail, head...)
 		return w.cutShort(v)
 	} else if err != nil {
 		return view{}, err
@@ -40,7 +95,7 @@ func (w *Writer) flush(v view, stderr bool, data []byte) (view, error) {
 	if low, err := w.low(v.kept + int64(len(data))); err != nil {
 		return view{}, err
 	} else if low && len(data) > 0 {
-		v.cut, data = CutNoSpace, nil
+		v.cut, data = CutNoSpace, w.head(v, data)
 	}
 	n, err := w.writeData(v, data)
 	if noSpace(err) && n < 0 {
@@ -81,6 +136,12 @@ func (w *Writer) spill() error {
 		return errors.Join(err, w.unspill())
 	}
 	return nil
+}
+
+// head returns the part of data that would be kept in memory: also on a full
+// disk the first InlineBytes of an output are.
+func (w *Writer) head(v view, data []byte) []byte {
+	return data[:min(int64(len(data)), max(0, int64(w.store.config.InlineBytes)-v.kept))]
 }
 
 // unspill removes files that hold nothing.
@@ -130,9 +191,10 @@ func (w *Writer) save(v *view) error {
 }
 
 // cutShort is what becomes of a view when there is no room for what it has
-// beyond the files. Its tail stays readable; in vain, if a last try in Finish
-// finds no room either. From here on bytes are counted only, and durable
-// without being kept: whoever has them shall not wait for room.
+// beyond the files. Its tail stays readable; in vain, if its file system gives
+// no reserve and a last try in Finish finds no room either. From here on bytes
+// are counted only, and durable without being kept: whoever has them shall not
+// wait for room.
 func (w *Writer) cutShort(v view) (view, error) {
 	if v.cut == "" {
 		v.cut = CutNoSpace
@@ -189,7 +251,7 @@ func (w *Writer) seal() error {
 			return err
 		}
 	}
-	if err := w.files.data.Sync(); err != nil {
+	if err := errors.Join(w.trimTo(v), w.files.data.Sync()); err != nil {
 		return err
 	}
 	v.finished = true
@@ -197,7 +259,7 @@ func (w *Writer) seal() error {
 		return err
 	}
 	v.finished, w.v = false, v
-	return errors.Join(w.files.index.Sync(), syncDir(w.store.root, w.name.session), syncDir(w.store.root, "."))
+	return errors.Join(w.files.index.Sync(), w.store.syncNames(w.name.session))
 }
 
 // withoutTail returns the view of what is filed.

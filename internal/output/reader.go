@@ -33,11 +33,13 @@ const (
 
 // Reader reads one output. It must be closed.
 type Reader struct {
-	o     *output
-	close func() error
+	o      *output
+	close  func() error
+	pieces []Piece // memory of the last Next
+	data   []byte
 }
 
-func newReader(o *output) *Reader { return &Reader{o, sync.OnceValue(o.release)} }
+func newReader(o *output) *Reader { return &Reader{o: o, close: sync.OnceValue(o.release)} }
 
 // Reader opens the output of an exec for reading: the one that a [Writer] of this
 // process is writing, the files, or the inline blob that [Writer.Finish] gave (nil
@@ -104,7 +106,8 @@ func (r *Reader) Sizes() (Sizes, bool) {
 // Next returns what is kept from a total offset on, in order: at most maxBytes
 // (0 means 64 KiB), and at most 4096 pieces. When there is nothing yet it waits.
 // At the end of the output it returns no pieces and end true; [Reader.Sizes] then
-// says whether that is the end of a finished output.
+// says whether that is the end of a finished output. The pieces and their data
+// are the reader's, until the next call: Next is for one goroutine at a time.
 func (r *Reader) Next(ctx context.Context, offset int64, maxBytes int) (pieces []Piece, end bool, err error) {
 	if offset < 0 {
 		return nil, false, fmt.Errorf("read output at %d", offset)
@@ -115,8 +118,11 @@ func (r *Reader) Next(ctx context.Context, offset int64, maxBytes int) (pieces [
 	for {
 		v, over, changed := r.o.wait()
 		if offset < v.kept {
-			pieces, err = v.pieces(offset, int(min(int64(maxBytes), v.kept-offset)))
-			return pieces, false, err
+			err = r.fetch(v, offset, int(min(int64(maxBytes), v.kept-offset)))
+			if err != nil {
+				return nil, false, err
+			}
+			return r.pieces, false, nil
 		}
 		if over {
 			return nil, true, nil
@@ -129,42 +135,45 @@ func (r *Reader) Next(ctx context.Context, offset int64, maxBytes int) (pieces [
 	}
 }
 
-// pieces returns n bytes from a total offset on, as far as they are in no more
-// than nextPieces runs.
-func (v view) pieces(offset int64, n int) ([]Piece, error) {
+// fetch makes the pieces of n bytes from a total offset on, as far as they are in
+// no more than nextPieces runs.
+func (r *Reader) fetch(v view, offset int64, n int) error {
 	i, err := v.find(func(r run) int64 { return r.start }, offset)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	runs, err := v.spansAt(i)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var pieces []Piece
-	end := offset
-	for end < offset+int64(n) && len(pieces) < nextPieces {
+	r.pieces = r.pieces[:0]
+	end, most := offset, offset+int64(n)
+	for end < most && len(r.pieces) < nextPieces {
 		s, ok, err := runs.step()
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if !ok || end < s.start || end >= s.end {
-			return nil, fmt.Errorf("runs at %d: %w", end, ErrCorrupt)
+			return fmt.Errorf("runs at %d: %w", end, ErrCorrupt)
 		}
-		pieces = append(pieces, Piece{Offset: end, StreamOffset: s.before(s.stderr) + end - s.start, Stderr: s.stderr})
-		end = min(s.end, offset+int64(n))
+		r.pieces = append(r.pieces, Piece{Offset: end, StreamOffset: s.before(s.stderr) + end - s.start, Stderr: s.stderr})
+		end = min(s.end, most)
 	}
-	data := make([]byte, end-offset)
+	if n = int(end - offset); cap(r.data) < n {
+		r.data = make([]byte, n)
+	}
+	data := r.data[:n]
 	if err := v.readAt(data, offset); err != nil {
-		return nil, err
+		return err
 	}
-	for i := range pieces {
+	for i := range r.pieces {
 		to := end
-		if i+1 < len(pieces) {
-			to = pieces[i+1].Offset
+		if i+1 < len(r.pieces) {
+			to = r.pieces[i+1].Offset
 		}
-		pieces[i].Data = data[pieces[i].Offset-offset : to-offset : to-offset]
+		r.pieces[i].Data = data[r.pieces[i].Offset-offset : to-offset : to-offset]
 	}
-	return pieces, nil
+	return nil
 }
 
 // Stream returns one stream, or both in the order they arrived, as it is kept

@@ -37,8 +37,9 @@ type Store struct {
 	config Config
 	root   *os.Root
 
-	mu   sync.Mutex
-	live map[name]*output // those that have a writer here
+	mu    sync.Mutex
+	live  map[name]*output // those that have a writer here
+	named map[string]bool  // sessions whose directory has a durable name
 }
 
 // name is which output.
@@ -82,7 +83,7 @@ func Open(dir string, c Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open outputs: %w", err)
 	}
-	return &Store{config: c, root: root, live: map[name]*output{}}, nil
+	return &Store{config: c, root: root, live: map[name]*output{}, named: map[string]bool{}}, nil
 }
 
 // Close closes the store. Writers and readers are to be closed before.
@@ -102,6 +103,7 @@ func (s *Store) RemoveSession(session string) error {
 			return fmt.Errorf("remove outputs of session %s: exec %s: %w", session, n.exec, ErrBusy)
 		}
 	}
+	delete(s.named, session)
 	s.mu.Unlock()
 	if err := s.root.RemoveAll(session); err != nil {
 		return fmt.Errorf("remove outputs of session %s: %w", session, err)
@@ -161,6 +163,26 @@ func (s *Store) remove(n name) error {
 		}
 	}
 	return failed
+}
+
+// syncNames makes the names of a session's outputs durable.
+func (s *Store) syncNames(session string) error {
+	if err := syncDir(s.root, session); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	named := s.named[session]
+	s.mu.Unlock()
+	if named {
+		return nil
+	}
+	if err := syncDir(s.root, "."); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.named[session] = true
+	return nil
 }
 
 // syncDir makes the entries of a directory durable.

@@ -1,6 +1,7 @@
 package output
 
 import (
+	"errors"
 	"fmt"
 	"io"
 )
@@ -31,13 +32,19 @@ func load(f files) (v view, shrunk bool, err error) {
 		return view{}, false, err
 	}
 	trusted, last := s, run{}
-	if s.finished && info.Size() >= s.kept && s.runs > 0 { // which is on stable storage, so no search for damage
+	sealed := s.finished && info.Size() >= s.kept
+	if sealed && s.runs > 0 { // it is on stable storage: no search for damage
 		last, err = view{state: s, index: f.index, filedRuns: s.runs}.run(s.runs - 1)
-	} else {
-		trusted, last, err = recoverState(f.index, s, info.Size())
+		if errors.Is(err, io.EOF) || errors.Is(err, ErrCorrupt) {
+			sealed = false
+		} else if err != nil {
+			return view{}, false, err
+		}
 	}
-	if err != nil {
-		return view{}, false, err
+	if !sealed {
+		if trusted, last, err = recoverState(f.index, s, info.Size()); err != nil {
+			return view{}, false, err
+		}
 	}
 	return view{
 		state: trusted, data: f.data, index: f.index, filed: trusted.kept, filedRuns: trusted.runs,
