@@ -1,6 +1,7 @@
 package output_test
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
@@ -215,6 +216,72 @@ func TestAnyTwoPrefixesOpenAndWriteOn(t *testing.T) {
 				disk{d.data[:data], d.index[:index]}.write(t, dir)
 				survive(t, s, all, 0)
 			}
+		}
+	}
+}
+
+// TestSpoiltRecordsEndTheOutput: a record that is not what was written shows no
+// byte under the wrong stream.
+func TestSpoiltRecordsEndTheOutput(t *testing.T) {
+	t.Parallel()
+	all := small()
+	c := output.Config{InlineBytes: 1}
+	disks, _ := record(t, c, all)
+	d := disks[len(disks)-2]
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "session"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s := reopen(t, dir, c)
+	try := func(change func(index []byte)) {
+		index := bytes.Clone(d.index)
+		change(index)
+		disk{d.data, index}.write(t, dir)
+		survive(t, s, all, 0)
+	}
+	for i := 1024; i < len(d.index); i++ {
+		for bit := range 8 {
+			try(func(index []byte) { index[i] ^= 1 << bit })
+		}
+		try(func(index []byte) { clear(index[i:]) }) // a block that never came to the disk
+	}
+	for i := 1024; i < len(d.index); i += 16 {
+		for j := 1024; j < len(d.index); j += 16 {
+			try(func(index []byte) { copy(index[i:i+16], d.index[j:]) }) // one that came to another place
+		}
+	}
+}
+
+// TestWhatWasCutOffDoesNotComeBack: a slot that promised more than a crash left
+// is not believed again when the files have grown as long by other bytes.
+func TestWhatWasCutOffDoesNotComeBack(t *testing.T) {
+	t.Parallel()
+	all := small()
+	want := modelOf(all)
+	c := output.Config{InlineBytes: 1}
+	disks, _ := record(t, c, all)
+	whole := disks[len(disks)-2]
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "session"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s := reopen(t, dir, c)
+	for n := 1; n < len(whole.data); n++ {
+		disk{whole.data[:n], whole.index}.write(t, dir)
+		writer(t, s, "exec").Close()
+		left := readDisk(t, dir)
+		for slot := range 2 {
+			// The next writer dies when it has written data and records, in a slot.
+			index := append(bytes.Clone(left.index), whole.index[len(left.index):]...)
+			index[512*slot+20]++
+			disk{append(bytes.Clone(left.data), bytes.Repeat([]byte("?"), len(whole.data)-len(left.data))...), index}.write(t, dir)
+			w := writer(t, s, "exec")
+			if got := w.Total(); got != int64(len(left.data)) {
+				t.Errorf("of %d bytes that were left, and others behind them, %d are taken", len(left.data), got)
+			}
+			live := reader(t, s, "exec", nil)
+			w.Close()
+			check(t, live, want.prefix(int64(len(left.data))), 0)
 		}
 	}
 }

@@ -16,7 +16,7 @@
 //   - The data file, EXEC.data, holds all bytes in the order they arrived, so
 //     that a total offset is a place in it.
 //   - The index file, EXEC.index, holds two slots and one record of 16 bytes for
-//     each run. A slot is a whole state with a checksum; the newer of the two
+//     each run, all with checksums. A slot is a whole state; the newer of the
 //     valid ones says how much of both files counts.
 //   - The tail is what has arrived and is not in the files yet: at most
 //     InlineBytes. An output that has no files is all tail.
@@ -30,8 +30,9 @@
 //     covers is cut off when the files are opened again.
 //   - A slot is written over the older of the two, never over the one in force.
 //   - What a reader was shown at an offset stays there. Bytes that a slot covers
-//     are never written again. (Bytes of the tail of a writer that dies are
-//     appended again by who still has them; see [Writer.Durable].)
+//     are never written again, and a tail behind files has its room reserved. The
+//     tail of a writer that dies is appended again by who still has it, see
+//     [Writer.Durable].
 //   - Each file of an exec has at most [Config.MaxBytes], headers aside, whatever
 //     the exec does. The memory of a writer is bounded by InlineBytes, that of
 //     a reader by what it asks for.

@@ -50,16 +50,20 @@ func fill(t *testing.T, dir string) (ballast string) {
 // held up; what was shown of it stays.
 func TestFullDiskCutsAndSaysSo(t *testing.T) {
 	t.Parallel()
-	for _, most := range []int{100, 5000, 100_000} {
+	for _, c := range []struct {
+		most  int
+		least int64 // kept: where runs are tiny, records take most of the room
+	}{{2, 100_000}, {100, 500_000}, {5000, 500_000}, {100_000, 500_000}} {
+		most := c.most
 		dir := volume(t)
 		s := reopen(t, filepath.Join(dir, "outputs"), output.Config{})
-		all := chunks(7, 5_000_000/most, most)
+		all := chunks(7, 3_000_000/most, most)
 		want := modelOf(all)
 		w := writer(t, s, "exec")
 		write(t, w, all)
 		sizes := w.Sizes()
 		total := int64(len(want.all))
-		if sizes.Stdout+sizes.Stderr != total || sizes.Cut != output.CutNoSpace || sizes.KeptTotal < 500_000 || sizes.KeptTotal > 1<<20 {
+		if sizes.Stdout+sizes.Stderr != total || sizes.Cut != output.CutNoSpace || sizes.KeptTotal < c.least || sizes.KeptTotal > 1<<20 {
 			t.Errorf("chunks of %d: Sizes of %d bytes on 1 MiB are %+v", most, total, sizes)
 		}
 		if behind := total - w.Durable(); behind > 16<<10 {
@@ -75,6 +79,36 @@ func TestFullDiskCutsAndSaysSo(t *testing.T) {
 		if got, finished := r.Sizes(); got != sizes || !finished {
 			t.Errorf("chunks of %d: the reader's Sizes are %+v, %v, want %+v", most, got, finished, sizes)
 		}
+	}
+}
+
+// TestWhatWasShownFindsRoom: the disk fills while the newest bytes are in memory
+// only. A reader has seen them, so they are kept.
+func TestWhatWasShownFindsRoom(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		runs, bytes int
+		cut         output.Cut
+	}{{1, 9000, ""}, {250, 30, ""}, {2000, 1, output.CutNoSpace}} {
+		dir := volume(t)
+		s := reopen(t, filepath.Join(dir, "outputs"), output.Config{})
+		w := writer(t, s, "exec")
+		live := reader(t, s, "exec", nil)
+		all := []chunk{{false, make([]byte, 3<<12)}, {false, make([]byte, 2<<12)}, {true, make([]byte, c.bytes)}}
+		write(t, w, all)
+		fill(t, dir)
+		for i := 1; i < c.runs; i++ {
+			all = append(all, chunk{i%2 == 0, bytes.Repeat([]byte{byte(i)}, c.bytes)})
+		}
+		write(t, w, all)
+		sizes := w.Sizes()
+		if sizes.Cut != c.cut || c.cut == "" && sizes.KeptTotal != w.Total() {
+			t.Errorf("%d runs: Sizes of %d bytes are %+v, want cut %q", c.runs, w.Total(), sizes, c.cut)
+		}
+		finish(t, w)
+		want := modelOf(all).prefix(sizes.KeptTotal)
+		check(t, live, want, 0)
+		check(t, reader(t, s, "exec", nil), want, 0)
 	}
 }
 

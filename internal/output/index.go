@@ -24,6 +24,7 @@ const (
 	streamShift = 62
 	stdoutBits  = 1
 	stderrBits  = 2
+	offsetBits  = 48 // of an offset in a record
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -90,7 +91,7 @@ func parseSlot(b []byte) (state, bool) {
 	}
 	lost := int64(flags >> 8)
 	const most = 1 << 56 // of each, so that no sum and no place of a record overflows
-	if s.kept < 0 || s.runs < 0 || s.stdout < 0 || s.stderr < 0 || s.stdout > most || s.stderr > most || s.kept > s.stdout+s.stderr || s.runs > s.kept || s.runs == 0 && s.kept > 0 {
+	if s.kept < 0 || s.runs < 0 || s.stdout < 0 || s.stderr < 0 || s.stdout > most || s.stderr > most || s.kept > s.stdout+s.stderr || s.kept >= 1<<offsetBits || s.runs > s.kept || s.runs == 0 && s.kept > 0 {
 		return state{}, false
 	}
 	s.total = s.stdout + s.stderr + lost
@@ -136,22 +137,32 @@ func (r run) at(total int64) int64 {
 	return r.stdout + total - r.start
 }
 
-// appendRecord encodes a run.
+// appendRecord encodes a run: the stream and its start in one word, what comes
+// before and 16 bits of a checksum in the other.
 func appendRecord(b []byte, r run) []byte {
 	bits := uint64(stdoutBits)
 	if r.stderr {
 		bits = stderrBits
 	}
 	b = binary.LittleEndian.AppendUint64(b, uint64(r.start)|bits<<streamShift)
-	return binary.LittleEndian.AppendUint64(b, uint64(r.stdout))
+	b = binary.LittleEndian.AppendUint64(b, uint64(r.stdout))
+	binary.LittleEndian.PutUint16(b[len(b)-2:], recordSum(b[len(b)-recordBytes:]))
+	return b
 }
 
-// parseRecord decodes a run, and reports whether it is one.
+// recordSum is the checksum of a record, which is not of its last two bytes.
+func recordSum(b []byte) uint16 {
+	return uint16(crc32.Checksum(b[:recordBytes-2], castagnoli))
+}
+
+// parseRecord decodes the record at the beginning of b, and reports whether it
+// is one.
 func parseRecord(b []byte) (run, bool) {
-	first, stdout := binary.LittleEndian.Uint64(b), int64(binary.LittleEndian.Uint64(b[8:]))
+	first, second := binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])
 	bits := first >> streamShift
-	r := run{start: int64(first &^ (3 << streamShift)), stdout: stdout, stderr: bits == stderrBits}
-	return r, (bits == stdoutBits || bits == stderrBits) && stdout >= 0 && stdout <= r.start
+	r := run{start: int64(first &^ (3 << streamShift)), stdout: int64(second &^ (0xffff << offsetBits)), stderr: bits == stderrBits}
+	ok := (bits == stdoutBits || bits == stderrBits) && r.stdout <= r.start && uint16(second>>offsetBits) == recordSum(b)
+	return r, ok
 }
 
 // follows reports whether next can be the run after r: each says how much of
@@ -161,29 +172,32 @@ func (r run) follows(next run) bool {
 }
 
 // recoverState returns how much of both files counts after a crash, and the last
-// run of it. A run ends where the next begins: when that one is missing, the end
-// of the last run that is there is unknown, and none of it counts.
+// run of it. A run ends where the next begins: when that one is missing or spoilt,
+// the end of the last run that is there is unknown, and none of it counts. A data
+// file that is too short ends a run early, and those after it never began.
 func recoverState(index io.ReaderAt, s state, dataBytes int64) (state, run, error) {
 	var last, before run
-	kept, runs := min(s.kept, dataBytes), int64(0)
+	kept, runs, whole := min(s.kept, dataBytes), int64(0), true
 	records := bufio.NewReaderSize(io.NewSectionReader(index, recordsAt, s.runs*recordBytes), 64<<10)
 	var b [recordBytes]byte
-	for ; runs < s.runs; runs++ {
+	for whole && runs < s.runs {
 		_, err := io.ReadFull(records, b[:])
 		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			return state{}, run{}, err
 		}
 		r, ok := parseRecord(b[:])
-		ok = ok && err == nil && (runs == 0 && r == run{stderr: r.stderr} || runs > 0 && last.follows(r))
-		if ok && r.start < kept {
+		first := run{stderr: r.stderr}
+		whole = ok && err == nil && r.start < s.kept && (runs == 0 && r == first || runs > 0 && last.follows(r))
+		if whole && r.start >= kept {
+			break
+		}
+		if whole {
 			before, last = last, r
-			continue
+			runs++
 		}
-		if !ok {
-			kept, last = min(kept, last.start), before
-			runs = max(runs-1, 0)
-		}
-		break
+	}
+	if !whole {
+		kept, last, runs = min(kept, last.start), before, max(runs-1, 0)
 	}
 	if kept == s.kept && runs == s.runs {
 		return s, last, nil

@@ -28,7 +28,7 @@ var (
 // Config bounds what is kept. The zero value is ready for use.
 type Config struct {
 	InlineBytes int   // kept in memory until more came; 0 means 16 KiB
-	MaxBytes    int64 // of one exec that are kept; 0 means 8 GiB; what comes beyond is counted
+	MaxBytes    int64 // of one exec that are kept; 0 means 8 GiB; what comes beyond is counted; at most 256 TiB
 	MinFree     int64 // free bytes of the file system below which nothing more is kept; 0 means 256 MiB
 }
 
@@ -73,6 +73,7 @@ func Open(dir string, c Config) (*Store, error) {
 	if c.MaxBytes <= 0 {
 		c.MaxBytes = 8 << 30
 	}
+	c.MaxBytes = min(c.MaxBytes, 1<<offsetBits-1)
 	if c.MinFree <= 0 {
 		c.MinFree = 256 << 20
 	}
