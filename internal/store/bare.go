@@ -74,7 +74,7 @@ func (t *Tx) SessionsWhere(q BareQuery) ([]sojourn.Facts, int, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	sessions, err := collect(t, "sessions", scanSession, selectBare, append(args, page(q.Limit), min(q.Offset, math.MaxInt32))...)
+	sessions, err := collect(t, "sessions", scanSession, selectBare, append(args, page(q.Limit), min(max(0, q.Offset), math.MaxInt32))...)
 	if err != nil {
 		return nil, 0, err
 	}

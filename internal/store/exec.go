@@ -21,10 +21,13 @@ const (
 	selectExecs = `SELECT ` + execColumns + ` FROM execs
 	WHERE session = $1 AND number < $2 ORDER BY number DESC LIMIT $3`
 
-	// Detached ones come first: they wait for nobody.
+	// Detached ones come first: they wait for nobody. Of either kind there are some,
+	// so that those which wait for a place never hide the others.
 	selectOpenExecs = `SELECT ` + execColumns + ` FROM execs
 	WHERE session = $1 AND state IN ('parked', 'queued', 'running') AND (state <> 'queued' OR number IN (
-		SELECT number FROM execs WHERE session = $1 AND state = 'queued' ORDER BY detached DESC, number LIMIT $2))
+		SELECT number FROM execs WHERE session = $1 AND state = 'queued' AND detached = 1 ORDER BY number LIMIT $2)
+	OR number IN (
+		SELECT number FROM execs WHERE session = $1 AND state = 'queued' AND detached = 0 ORDER BY number LIMIT $2))
 	ORDER BY detached DESC, number`
 
 	countOpenExecs = `SELECT COUNT(*) FROM execs WHERE session = $1 AND state IN ('parked', 'queued', 'running')`
@@ -38,7 +41,8 @@ const (
 	selectExecOutput = `SELECT data FROM exec_outputs WHERE exec = $1`
 )
 
-// queuedInFacts is how many queued execs facts hold: those that may start next.
+// queuedInFacts is how many queued execs of either kind facts hold: those that may
+// start next.
 const queuedInFacts = 4
 
 func scanExec(row scanner) (x sojourn.Exec, err error) {

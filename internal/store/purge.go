@@ -14,8 +14,8 @@ var purges = []string{
 	`DELETE FROM carryovers WHERE session = $1 AND $2 > 0`,
 	`DELETE FROM tools WHERE session = $1 AND $2 > 0`,
 	`DELETE FROM events WHERE session = $1 AND seq IN (SELECT seq FROM events WHERE session = $1 ORDER BY seq LIMIT $2)`,
-	`DELETE FROM checkpoint_packs WHERE checkpoint IN (SELECT id FROM checkpoints WHERE session = $1 LIMIT $2)`,
-	`DELETE FROM checkpoints WHERE id IN (SELECT id FROM checkpoints WHERE session = $1 LIMIT $2)`,
+	`DELETE FROM checkpoint_packs WHERE checkpoint IN (SELECT id FROM checkpoints WHERE session = $1 ORDER BY id LIMIT $2)`,
+	`DELETE FROM checkpoints WHERE id IN (SELECT id FROM checkpoints WHERE session = $1 ORDER BY id LIMIT $2)`,
 }
 
 // Purge deletes up to batch rows of each kind that a deleted session has left, and
