@@ -62,6 +62,9 @@ func (c Carryover) Patch(p CarryoverPatch) (Carryover, error) {
 		maps.Copy(custom, c.Custom)
 	}
 	for k, v := range p.Custom {
+		if err := checkNesting("context", v); err != nil {
+			return c, err
+		}
 		if merged, keep := mergePatch(custom[k], v); keep {
 			custom[k] = merged
 		} else {
@@ -86,6 +89,34 @@ func (c Carryover) Bytes() int {
 		return MaxCarryoverBytes + 1
 	}
 	return len(b)
+}
+
+// maxNesting bounds how deep a value of a carryover is: merging looks at every
+// level of it as a whole.
+const maxNesting = 64
+
+// checkNesting refuses text that is not one JSON value, or nested too deep.
+func checkNesting(field string, v json.RawMessage) error {
+	if !json.Valid(v) {
+		return Errorf(CodeInvalid, "%s: must be JSON.", field)
+	}
+	depth, quoted := 0, false
+	for i := 0; i < len(v); i++ {
+		switch c := v[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '{' || c == '[':
+			if depth++; depth > maxNesting {
+				return Errorf(CodeInvalid, "%s: nested more than %d deep.", field, maxNesting)
+			}
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return nil
 }
 
 // mergePatch applies an RFC 7396 patch to one value; keep is false for null.

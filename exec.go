@@ -123,11 +123,11 @@ func (r ExecRate) Cost(d time.Duration) Money {
 		return math.MaxInt64
 	}
 	cost, rest := bits.Div64(hi, lo, uint64(time.Second))
-	if rest > 0 {
-		cost++
-	}
 	if cost >= math.MaxInt64 {
 		return math.MaxInt64
+	}
+	if rest > 0 {
+		cost++
 	}
 	return Money(addClamped(int64(cost), int64(max(0, r.Exec))))
 }

@@ -57,6 +57,9 @@ func (t Tool) validate() error {
 	if len(t.InputSchema) > MaxToolBytes {
 		return Errorf(CodeTooLarge, "inputSchema: at most %d bytes.", MaxToolBytes)
 	}
+	if len(t.InputSchema) > 0 && !json.Valid(t.InputSchema) {
+		return Errorf(CodeInvalid, "inputSchema: must be JSON.")
+	}
 	if (len(t.Argv) == 0) == (t.URL == "") {
 		return Errorf(CodeInvalid, "A tool has either a command or a url.")
 	}
