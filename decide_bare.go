@@ -1,6 +1,9 @@
 package sojourn
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Why a bare session was closed. A caller's own words are kept beside it.
 const (
@@ -55,14 +58,11 @@ func (d *Decision) Start() error {
 	return nil
 }
 
-// bare refuses a session that has an agent.
+// bare refuses a session that has an agent. One that is archived is closed, and
+// refuses by that.
 func (d *Decision) bare() error {
-	s := d.facts.Session
-	switch {
-	case !s.Bare():
+	if s := d.facts.Session; !s.Bare() {
 		return Errorf(CodeInvalid, "The session has an agent (%s): it takes turns, no execs.", s.Runtime)
-	case s.Archived():
-		return Errorf(CodeSessionArchived, "The session is archived.")
 	}
 	return nil
 }
@@ -122,7 +122,7 @@ func (d *Decision) close(how CloseReason, end Ending) {
 	d.stopClock()
 	d.rotationOver()
 	end.At = d.now
-	s.State, s.CloseReason, s.Ending = SessionClosed, how, end
+	s.State, s.CloseReason, s.Ending, s.PausedAt = SessionClosed, how, end, time.Time{}
 	event := map[CloseReason]EventType{
 		CloseCompleted: EventSessionCompleted, CloseFailed: EventSessionFailed, CloseCancelled: EventSessionCancelled,
 	}[how]
@@ -134,10 +134,13 @@ func (d *Decision) close(how CloseReason, end Ending) {
 		payload["detail"] = end.Text
 	}
 	d.emit(event, "", "", payload)
-	for _, i := range append([]Interaction(nil), d.facts.Open...) {
-		if i.Exec != "" {
-			d.expireInteraction(i, ReasonSessionClosed)
+	for _, x := range slices.Clone(d.facts.Execs) {
+		if x.State == ExecParked {
+			d.refuseExec(x, closedReason(*s))
 		}
+	}
+	if l := d.facts.Lease; l == nil || l.State.Terminal() {
+		d.loseExecs() // their processes were saved, for a sandbox that will not come
 	}
 	d.order(WorkBench, string(s.ID), d.now)
 	d.withdraw(WorkClock, string(s.ID))
@@ -187,7 +190,7 @@ func (d *Decision) stopClock() {
 	if s.ClockAt.IsZero() {
 		return
 	}
-	d.warned(s.BudgetAt(d.now))
+	d.warned(s.BudgetAt(d.now), "", "")
 	s.ClockAt = time.Time{}
 	d.withdraw(WorkClock, string(s.ID))
 }
@@ -200,7 +203,8 @@ func (s Session) clockDue() time.Time {
 		return time.Time{}
 	}
 	for _, percent := range [...]int64{80, 95, 100} {
-		at := limit - limit*time.Duration(100-percent)/100
+		rest := time.Duration(100 - percent)
+		at := limit - (limit/100*rest + limit%100*rest/100) // limit*rest may pass what 64 bits hold
 		if s.Budget.Usage.Duration < at {
 			return s.ClockAt.Add(at - s.Budget.Usage.Duration)
 		}
@@ -218,30 +222,37 @@ func (d *Decision) CheckClock() time.Time {
 	if due := s.clockDue(); due.IsZero() || d.now.Before(due) {
 		return due
 	}
-	d.warned(s.BudgetAt(d.now))
+	d.warned(s.BudgetAt(d.now), "", "")
 	s.ClockAt = d.now
-	if l := s.Budget.Exhausted(); l == LimitDuration {
-		d.exhausted(l)
-		return time.Time{}
+	next := s.clockDue()
+	if next.After(d.now) {
+		return next
 	}
-	return s.clockDue()
+	d.exhausted(LimitDuration) // also when another limit is reached: only that one waits for what runs
+	return time.Time{}
 }
 
-// warned takes over what was used, and says which thresholds that has passed.
-func (d *Decision) warned(b Budget) {
+// warned takes over what was used, and says which thresholds that has passed. turn
+// and run are "" for what no run has used.
+func (d *Decision) warned(b Budget, turn TurnID, run RunID) {
 	s := &d.facts.Session
 	before := s.Budget
 	s.Budget = b
 	if now := b.Warning(); now > before.Warning() {
-		d.emit(EventBudgetWarning, "", "", map[string]any{"percent": now, "remaining": b.Remaining()})
+		d.emit(EventBudgetWarning, turn, run, map[string]any{"percent": now, "remaining": b.Remaining()})
 	}
-	if l := b.Exhausted(); l != "" && before.Exhausted() == "" {
-		d.emit(EventBudgetReached, "", "", map[string]any{"limit": l})
+	if l := b.Exhausted(); l != "" && before.Exhausted() == "" && s.Ending.Reason != StopBudget {
+		d.emit(EventBudgetReached, turn, run, map[string]any{"limit": l})
 	}
 }
 
-// exhausted ends a session whose budget has reached a limit.
+// exhausted ends a session whose budget has reached a limit, or would if what runs
+// ended now.
 func (d *Decision) exhausted(l Limit) {
+	d.stopClock()
+	if d.facts.Session.Budget.Exhausted() == "" {
+		d.emit(EventBudgetReached, "", "", map[string]any{"limit": l})
+	}
 	d.close(CloseCompleted, Ending{Reason: StopBudget, Limit: l})
 }
 
@@ -257,17 +268,15 @@ func (d *Decision) SetLimits(l Limits) error {
 	case min(int64(l.Cost), l.Iterations, int64(l.Duration)) < 0:
 		return Errorf(CodeInvalid, "budget: a limit must not be negative.")
 	}
-	s.Budget.Limits = l
 	d.emit(EventBudgetChanged, "", "", map[string]any{"limits": l})
+	b := s.BudgetAt(d.now)
+	b.Limits = l
+	d.warned(b, "", "")
 	if !s.ClockAt.IsZero() {
 		d.withdraw(WorkClock, string(s.ID))
-		if at := s.clockDue(); !at.IsZero() {
-			d.order(WorkClock, string(s.ID), at)
-		}
+		d.runClock()
 	}
-	if x := s.BudgetAt(d.now).Exhausted(); x != "" && s.Bare() && s.State == SessionOpen && !d.facts.busy() {
-		d.exhausted(x)
-	}
+	d.stopIfSpent()
 	return nil
 }
 

@@ -82,6 +82,10 @@ func (in NewExec) check() error {
 		return Errorf(CodeInvalid, "workingDir: must be a path of at most 4,096 bytes.")
 	case len(in.Input) > MaxExecInput:
 		return Errorf(CodeTooLarge, "stdin: at most %d bytes; stream more.", MaxExecInput)
+	case len(in.Input) > 0 && x.Stdin != StdinGiven:
+		return Errorf(CodeInvalid, "stdin: given to an exec that does not read it.")
+	case x.Stdin != StdinNone && x.Stdin != StdinGiven && x.Stdin != StdinStream:
+		return Errorf(CodeInvalid, "stdin: given or stream.")
 	}
 	return nil
 }
@@ -184,9 +188,9 @@ func clippedArgv(argv []string) []string {
 func (d *Decision) StartExecs(rate ExecRate) (started []Exec) {
 	for _, x := range slices.Clone(d.facts.Execs) {
 		switch s := d.facts.Session; {
-		case x.State != ExecQueued:
 		case s.State == SessionClosed:
-			d.refuseExec(x, closedReason(s))
+			d.RefuseExec(x, closedReason(s))
+		case x.State != ExecQueued:
 		case s.State == SessionPaused:
 			d.refuseExec(x, ExecPaused)
 		case !d.runnable(x):
@@ -217,11 +221,17 @@ func (d *Decision) RefuseExec(x Exec, why ExecReason) bool {
 	return true
 }
 
+// refuseExec ends x before it has started, and the approval that it waits for.
 func (d *Decision) refuseExec(x Exec, why ExecReason) {
 	for _, i := range slices.Clone(d.facts.Open) {
-		if i.Exec == x.ID && why != ExecRejected && why != ExecExpired {
-			d.expireInteraction(i, ReasonSessionClosed)
+		if i.Exec != x.ID {
+			continue
 		}
+		reason := string(why)
+		if d.facts.Session.State == SessionClosed {
+			reason = ReasonSessionClosed
+		}
+		d.resolved(d.expireInteraction(i, reason))
 	}
 	if now, open := d.facts.execAt(x.ID); open {
 		x = now
@@ -270,9 +280,18 @@ func (d *Decision) EndExec(id ExecID, r ExecResult, why ExecReason) bool {
 
 // loseExecs records that the execs that run have ended with their sandbox.
 func (d *Decision) loseExecs() {
-	for _, x := range d.facts.Running() {
+	end := d.now
+	if l := d.facts.Lease; l != nil && l.State.Terminal() {
+		end = l.EndedAt // saved processes have not run since
+	}
+	for { // one may close the session, which loses the others
+		running := d.facts.Running()
+		if len(running) == 0 {
+			return
+		}
+		x := running[0]
 		x.State, x.Reason = ExecLost, ExecSandboxLost
-		d.overExec(x, d.now.Sub(x.StartedAt))
+		d.overExec(x, end.Sub(x.StartedAt))
 	}
 }
 
@@ -303,8 +322,7 @@ func (d *Decision) overExec(x Exec, ran time.Duration) {
 		payload["outcome"], payload["exitCode"] = "exit", *r.Code
 	}
 	d.emit(EventExecCompleted, "", "", payload)
-	d.warned(d.facts.Session.Budget.Charge(c))
-	d.stopIfSpent()
+	d.charge(c, "", "")
 }
 
 // stopIfSpent closes an open session whose budget has reached a limit, once no
@@ -320,7 +338,7 @@ func (d *Decision) stopIfSpent() {
 // brings it to a limit.
 func (d *Decision) Overrun() bool {
 	s := d.facts.Session
-	if s.State != SessionOpen || d.facts.busy() || d.affords() == nil {
+	if !s.Bare() || s.State != SessionOpen || d.facts.busy() || d.affords() == nil {
 		return false
 	}
 	b := s.BudgetAt(d.now)
@@ -380,15 +398,7 @@ const (
 // x was read in the same transaction.
 func (d *Decision) resolve(i Interaction, x Exec) {
 	approved := i.State == InteractionAnswered && i.Answer.OptionID == OptionApprove
-	payload := map[string]any{"approvalId": i.ID, "executionId": x.ID, "decision": i.Reason}
-	if i.Answer != nil {
-		payload["decision"] = i.Answer.OptionID
-		if i.Answer.Comment != "" {
-			payload["comment"] = i.Answer.Comment
-		}
-	}
-	d.emit(EventApprovalResolved, "", "", payload)
-	d.withdraw(WorkInteraction, string(i.ID))
+	d.resolved(i)
 	if x.State != ExecParked {
 		return
 	}
@@ -403,6 +413,19 @@ func (d *Decision) resolve(i Interaction, x Exec) {
 	x.State = ExecQueued
 	d.putExec(x)
 	d.order(WorkBench, string(x.Session), d.now)
+}
+
+// resolved says how an approval ended: each that was requested is resolved once.
+func (d *Decision) resolved(i Interaction) {
+	payload := map[string]any{"approvalId": i.ID, "executionId": i.Exec, "decision": i.Reason}
+	if i.Answer != nil {
+		payload["decision"] = i.Answer.OptionID
+		if i.Answer.Comment != "" {
+			payload["comment"] = i.Answer.Comment
+		}
+	}
+	d.emit(EventApprovalResolved, "", "", payload)
+	d.withdraw(WorkInteraction, string(i.ID))
 }
 
 // ExpireInteraction ends an approval that was not answered in time. It returns when

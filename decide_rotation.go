@@ -24,10 +24,10 @@ func (d *Decision) RequestRotation() error {
 
 // BeginRotation begins to replace the sandbox of an open session: from here no
 // exec starts until a fresh one carries its work. It reports false when one is
-// under way.
+// under way, or when there is none to replace yet.
 func (d *Decision) BeginRotation(why RotationReason) bool {
-	s := d.facts.Session
-	if !s.Bare() || s.State != SessionOpen || s.Rotating() || d.facts.Lease == nil {
+	s, l := d.facts.Session, d.facts.Lease
+	if !s.Bare() || s.State != SessionOpen || s.Rotating() || l == nil || l.State == LeaseRequested {
 		return false
 	}
 	d.beginRotation(why)
@@ -102,17 +102,33 @@ func (d *Decision) leaseOver(l Lease) {
 	if !s.Bare() {
 		return
 	}
-	if h := d.facts.Head; !l.SaveProcesses || h == nil || h.Processes == nil || h.Epoch != l.Epoch {
+	h := d.facts.Head
+	lost := d.facts.Unsaved()
+	if !d.saved(l) {
+		// What ran has gone on writing since the head was captured, unless that was
+		// the end of its sandbox.
+		last := h != nil && h.Epoch == l.Epoch && h.SealedAt.Equal(d.now)
+		lost = lost || !last && len(d.facts.Running()) > 0
 		d.loseExecs()
 	}
-	if d.facts.Unsaved() {
+	if lost {
 		since := s.StartedAt
-		if h := d.facts.Head; h != nil {
+		if h != nil {
 			since = h.CapturingAt
 		}
 		s.Rotation.Lost = &Loss{Epoch: l.Epoch, Since: since, At: d.now}
 	}
 	d.order(WorkBench, string(s.ID), d.now)
+}
+
+// saved reports whether the processes that run are in the head, for the lease that
+// follows on l, which has ended.
+func (d *Decision) saved(l Lease) bool {
+	h := d.facts.Head
+	if h == nil || h.Processes == nil || d.facts.Session.State == SessionClosed {
+		return false
+	}
+	return l.SaveProcesses && h.Epoch == l.Epoch || l.GrantedAt.IsZero() // it never came up to take them
 }
 
 // BeginCapture records that a capture of a held sandbox starts, whose lease goes

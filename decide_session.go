@@ -63,8 +63,13 @@ func Create(now time.Time, in NewSession) (*Decision, error) {
 	f := Facts{Session: Session{
 		ID: in.ID, Project: in.Project, Contract: in.Contract, Title: in.Title, Runtime: in.Runtime, Model: in.Model,
 		Metadata: in.Metadata, Base: in.Base, Sandbox: in.Sandbox, Budget: Budget{Limits: in.Limits}, State: SessionNew, CreatedAt: now, UpdatedAt: now,
-		Rotation: in.Rotation, Presence: in.Presence,
 	}}
+	if r, p := in.Rotation, in.Presence; f.Session.Bare() {
+		f.Session.Rotation = Rotation{
+			Buffer: r.Buffer, Processes: r.Processes, Hook: r.Hook, Checkpoint: r.Checkpoint, NoIdleCheckpoint: r.NoIdleCheckpoint,
+		}
+		f.Session.Presence = Presence{Client: p.Client, OnAbandon: p.OnAbandon}
+	}
 	d := f.Decide(now)
 	d.created = true
 	d.emit(EventSessionCreated, "", "", map[string]any{"title": in.Title, "runtime": in.Runtime})
@@ -199,6 +204,9 @@ func (d *Decision) Archive() error {
 	if d.facts.Active != nil {
 		return Errorf(CodeRunActive, "Run %s has not finished. Cancel it or wait, then archive.", s.ActiveRun)
 	}
+	if s.Bare() && s.State != SessionClosed { // its clock would go on
+		return invalidState(*s, "cannot be archived: stop or cancel it first")
+	}
 	if l := d.facts.Lease; l != nil && !l.State.Terminal() {
 		if err := d.EndLease(l.Epoch, LeaseReleased, "archived"); err != nil {
 			return err
@@ -242,14 +250,6 @@ func (d *Decision) NoteNetwork(epoch int64, decisions []NetworkDecision) {
 // charge books what an execution has cost, and says when a threshold or a limit
 // of the budget is reached by it.
 func (d *Decision) charge(c Charge, turn TurnID, run RunID) {
-	s := &d.facts.Session
-	before := s.Budget
-	s.Budget = before.Charge(c)
-	if now := s.Budget.Warning(); now > before.Warning() {
-		d.emit(EventBudgetWarning, turn, run, map[string]any{"percent": now, "remaining": s.Budget.Remaining()})
-	}
-	if l := s.Budget.Exhausted(); l != "" && before.Exhausted() == "" {
-		d.emit(EventBudgetReached, turn, run, map[string]any{"limit": l})
-	}
+	d.warned(d.facts.Session.Budget.Charge(c), turn, run)
 	d.stopIfSpent()
 }

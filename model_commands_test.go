@@ -10,36 +10,12 @@ import (
 )
 
 // TestRandomCommandsKeepTheInvariants is the model test of the domain: any
-// commands, in any order, with any ids, known, stale or made up.
+// commands, in any order, with any ids, known, stale or made up, on sessions with
+// and without an agent.
 func TestRandomCommandsKeepTheInvariants(t *testing.T) {
-	names := slices.Sorted(maps.Keys(modelCommands))
-	honest := rapid.SampledFrom([]string{"honest", "honest", "honest", "honest", "one", "one", "one", "several", "wait"})
-	waits := []time.Duration{1, time.Second, time.Minute, DefaultHold - 1, DefaultHold, 6 * time.Hour, DefaultCeiling}
 	reached := map[EventType]int{}
-	for range 8 {
-		rapid.Check(t, func(t *rapid.T) {
-			w := newWorld(t)
-			for range rapid.IntRange(10, 120).Draw(t, "steps") {
-				switch honest.Draw(t, "what") {
-				case "honest":
-					w.progress(t)
-				case "one":
-					_ = w.decide(t, modelCommands[rapid.SampledFrom(names).Draw(t, "command")](t, w))
-				case "several":
-					var commands []func(*Decision) error
-					for _, name := range rapid.SliceOfN(rapid.SampledFrom(names), 2, 3).Draw(t, "commands") {
-						commands = append(commands, modelCommands[name](t, w))
-					}
-					_ = w.decide(t, commands...)
-				case "wait":
-					w.now = w.now.Add(rapid.SampledFrom(waits).Draw(t, "wait"))
-				}
-			}
-			for _, e := range w.events {
-				reached[e.Type]++
-			}
-		})
-	}
+	histories(t, reached, newWorld, modelCommands, (*world).progress)
+	histories(t, reached, newBareWorld, benchCommands(), (*world).serve)
 	// The model is worth what it reaches: every event that decisions emit.
 	notes := []EventType{EventSessionUpdated, EventAgentUpdate, EventAgentLog}
 	for _, e := range EventTypes {
@@ -49,23 +25,64 @@ func TestRandomCommandsKeepTheInvariants(t *testing.T) {
 	}
 }
 
+// aCommand draws a command and its arguments. The arguments are often right, so
+// that histories get far, and often wrong.
+type aCommand func(*rapid.T, *world) func(*Decision) error
+
+// histories lets random histories of sessions unfold, and counts the events that
+// they reach.
+func histories(t *testing.T, reached map[EventType]int, begin func(*rapid.T) *world, commands map[string]aCommand, honest func(*world, *rapid.T)) {
+	names := slices.Sorted(maps.Keys(commands))
+	what := rapid.SampledFrom([]string{"honest", "honest", "honest", "honest", "one", "one", "one", "several", "wait"})
+	waits := []time.Duration{1, time.Second, time.Minute, DefaultHold - 1, DefaultHold, 6 * time.Hour, DefaultCeiling}
+	for range 8 {
+		rapid.Check(t, func(t *rapid.T) {
+			w := begin(t)
+			for range rapid.IntRange(10, 120).Draw(t, "steps") {
+				switch what.Draw(t, "what") {
+				case "honest":
+					honest(w, t)
+				case "one":
+					_ = w.decide(t, commands[rapid.SampledFrom(names).Draw(t, "command")](t, w))
+				case "several":
+					var several []func(*Decision) error
+					for _, name := range rapid.SliceOfN(rapid.SampledFrom(names), 2, 3).Draw(t, "commands") {
+						several = append(several, commands[name](t, w))
+					}
+					_ = w.decide(t, several...)
+				case "wait":
+					w.now = w.now.Add(rapid.SampledFrom(waits).Draw(t, "wait"))
+				}
+			}
+			for _, e := range w.events {
+				reached[e.Type]++
+			}
+		})
+	}
+}
+
 func newWorld(t *rapid.T) *world {
-	w := &world{now: noon, work: map[string]time.Time{}}
-	d, err := Create(noon, NewSession{
+	return create(t, NewSession{
 		ID: "s", Project: DefaultProject, Contract: ContractCloud, Runtime: "script",
 		Limits: Limits{Cost: rapid.SampledFrom([]Money{0, 0, 10}).Draw(t, "budget")},
 	})
+}
+
+func create(t *rapid.T, in NewSession) *world {
+	w := &world{now: noon, work: map[string]time.Time{}, inputs: map[ExecID][]byte{}, tools: map[string]Tool{}}
+	w.log = benchLog{countedAt: noon, execs: map[ExecID][]EventType{}, approvals: map[InteractionID][]EventType{}}
+	d, err := Create(noon, in)
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.session = d.facts.Session
 	w.apply(t, d.Change())
+	w.check(t)
 	return w
 }
 
-// modelCommands draws one command each. The arguments are often right, so that
-// runs get far, and often wrong.
-var modelCommands = map[string]func(*rapid.T, *world) func(*Decision) error{
+// modelCommands are those on a session with an agent.
+var modelCommands = map[string]aCommand{
 	"submit": func(t *rapid.T, w *world) func(*Decision) error {
 		turn, run := TurnID(w.id("turn")), RunID(w.id("run"))
 		return func(d *Decision) error {

@@ -20,9 +20,14 @@ type world struct {
 	leases       []Lease
 	interactions []Interaction
 	checkpoints  []Checkpoint
+	execs        []Exec
+	inputs       map[ExecID][]byte // of execs that are not over
+	carryover    Carryover
+	tools        map[string]Tool
 	events       []EventDraft
 	work         map[string]time.Time // kind and key → due
 	ids          int
+	log          benchLog // what the events of a bare session have said so far
 }
 
 func (w *world) id(noun string) string {
@@ -52,6 +57,7 @@ func (w *world) facts() Facts {
 			f.Open = append(f.Open, i)
 		}
 	}
+	f.Execs = w.openExecs()
 	return f.clone()
 }
 
@@ -73,6 +79,8 @@ func (w *world) decide(t *rapid.T, commands ...func(*Decision) error) error {
 	if len(left.Open) == 0 {
 		left.Open = nil
 	}
+	w.sameExecs(t, left.Execs)
+	left.Execs, stored.Execs = nil, nil
 	if !reflect.DeepEqual(left, stored) {
 		t.Fatalf("the decision left other facts than its change:\n%+v\n%+v", left, stored)
 	}
@@ -92,6 +100,7 @@ func (w *world) apply(t *rapid.T, c Change) {
 			t.Fatalf("lease epoch %d was granted with %q restored, and the heads are %q", l.Epoch, l.Restored, heads)
 		}
 	}
+	w.before(t, c)
 	seq := w.session.LastSeq
 	w.session = c.Session
 	w.session.LastSeq = seq + int64(len(c.Events))
@@ -100,6 +109,7 @@ func (w *world) apply(t *rapid.T, c Change) {
 	w.leases = put(t, w.leases, c.Leases, leaseMoves, func(l Lease) (int64, LeaseState) { return l.Epoch, l.State })
 	w.interactions = put(t, w.interactions, c.Interactions, interactionMoves, func(i Interaction) (InteractionID, InteractionState) { return i.ID, i.State })
 	w.checkpoints = put(t, w.checkpoints, c.Checkpoints, checkpointMoves, func(c Checkpoint) (CheckpointID, CheckpointState) { return c.ID, c.State })
+	w.applyBare(t, c)
 	w.events = append(w.events, c.Events...)
 	for _, o := range c.Work {
 		if key := o.Kind + " " + o.Key; o.Cancel {
@@ -141,6 +151,8 @@ func (w *world) check(t *rapid.T) {
 	w.checkLeases(t)
 	w.checkInteractions(t)
 	w.checkHead(t)
+	w.checkBudget(t)
+	w.checkBare(t)
 	for i, turn := range w.turns {
 		if turn.Number != int64(i)+1 {
 			t.Fatalf("turn %d has the number %d", i+1, turn.Number)
@@ -224,13 +236,13 @@ func (w *world) checkLeases(t *rapid.T) {
 	}
 }
 
-// checkInteractions: an open question belongs to the run that is active, and
-// each was asked in one event and ended in at most one.
+// checkInteractions: an open question belongs to the run that is active, or to an
+// exec that is parked, and each was asked in one event and ended in at most one.
 func (w *world) checkInteractions(t *rapid.T) {
 	asked, ended := 0, 0
 	for _, e := range w.events {
 		switch e.Type {
-		case EventInteractionRequested:
+		case EventInteractionRequested, EventApprovalRequested:
 			asked++
 		case EventInteractionAnswered, EventInteractionExpired, EventInteractionWithdrawn:
 			ended++
@@ -245,6 +257,10 @@ func (w *world) checkInteractions(t *rapid.T) {
 			continue
 		}
 		open++
+		if i.Exec != "" {
+			w.checkApproval(t, i)
+			continue
+		}
 		r := w.facts().Active
 		if r == nil || r.ID != i.Run || r.State != RunActive {
 			t.Fatalf("interaction %s of run %s is open, and active is %+v", i.ID, i.Run, r)

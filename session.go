@@ -87,7 +87,7 @@ type Facts struct {
 	Head    *Checkpoint // the latest sealed checkpoint
 	Open    []Interaction
 	// Execs are those of a bare session that run or are parked, and of those that
-	// are queued the first ones: detached ones, then by number.
+	// are queued the first ones of either kind: detached ones, then by number.
 	Execs []Exec
 }
 
