@@ -9,7 +9,7 @@ import (
 
 // CreateSession is what a session is created from.
 type CreateSession struct {
-	Contract    string            `json:"contract,omitempty"` // "" means cloud
+	Contract    string            `json:"contract,omitempty"` // "" means cloud, or exec for the runtime none
 	Title       string            `json:"title,omitempty"`
 	Runtime     string            `json:"runtime,omitempty"` // "" means the server's default
 	Model       string            `json:"model,omitempty"`   // "" means the server's choice
@@ -17,6 +17,13 @@ type CreateSession struct {
 	Budget      *BudgetLimits     `json:"budget,omitempty"`
 	Sandbox     *Sandbox          `json:"sandbox,omitempty"`
 	InitialTurn *TurnInput        `json:"initialTurn,omitempty"`
+
+	// Rotation and what follows is of a session without an agent: contract exec,
+	// runtime none.
+	Rotation  *RotationTerms  `json:"rotation,omitempty"`
+	ClientID  string          `json:"clientId,omitempty"`
+	OnAbandon string          `json:"onAbandon,omitempty"` // pause or stop
+	Context   *CarryoverPatch `json:"context,omitempty"`
 }
 
 // Created is a new session, with what its initial turn made.

@@ -13,6 +13,8 @@ type Sandbox struct {
 	Limits    *SandboxLimits `json:"limits,omitempty"`
 	Network   *Network       `json:"network,omitempty"`
 	Idle      string         `json:"idle,omitempty"` // destroy or snapshot
+	// TimeoutSeconds is how long one sandbox of a session without an agent lives.
+	TimeoutSeconds float64 `json:"timeoutSeconds,omitempty"`
 }
 
 // SandboxLimits bounds what one sandbox may use. Zero takes the installation's default.
@@ -32,18 +34,6 @@ type Network struct {
 	Raw         bool     `json:"raw,omitempty"`
 }
 
-// BudgetLimits bounds what a session may use. Zero is no limit.
-type BudgetLimits struct {
-	CostMicroCents int64 `json:"costMicroCents,omitempty"` // of calls of models, in millionths of a cent
-}
-
-// Budget is what a session may use and has used.
-type Budget struct {
-	Limits         BudgetLimits `json:"limits"`
-	CostMicroCents int64        `json:"costMicroCents"`
-	Reached        string       `json:"reached,omitempty"` // the limit that is reached; "" for none
-}
-
 // SetNetwork changes what the sandboxes of a session may reach. It has taken
 // effect when it returns.
 func (c *Client) SetNetwork(ctx context.Context, id string, n Network) (Session, error) {
@@ -61,7 +51,8 @@ func (c *Client) Suspend(ctx context.Context, id string) (Session, error) {
 
 // Rotate replaces a session's sandbox by a fresh one that carries the work, and
 // with processes the running processes, too. The code workspace_starting asks to
-// call EnsureWorkspace.
+// call EnsureWorkspace. A session without an agent has only begun to rotate when
+// this returns.
 func (c *Client) Rotate(ctx context.Context, id string, processes bool) (Session, error) {
 	var out sessionBody
 	err := c.call(ctx, http.MethodPost, of(id, "rotate"), nil, map[string]bool{"processes": processes}, &out)

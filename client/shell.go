@@ -18,8 +18,8 @@ import (
 
 // Size is that of a terminal, in cells.
 type Size struct {
-	Rows uint16 `json:"rows"`
-	Cols uint16 `json:"cols"`
+	Rows uint16 `json:"rows,omitempty"`
+	Cols uint16 `json:"cols,omitempty"`
 }
 
 // Shell says which shell to open and what it is connected with. Session is
@@ -60,16 +60,13 @@ type ShellEnd struct {
 	Lost     int64  // bytes of output that were not kept for us
 }
 
-// inputWindow is how much input the server takes ahead of the program.
-const inputWindow = 1 << 20
-
 // Shell opens a shell and carries it until it ends, or is left. A connection that
 // is cut is made anew.
 func (c *Client) Shell(ctx context.Context, o Shell) (ShellEnd, error) {
 	if o.Patience == 0 {
 		o.Patience = time.Minute
 	}
-	t := &shellRun{c: c, o: o, writer: rand.Text(), more: make(chan struct{}, 1), free: make(chan struct{}, 1)}
+	t := &shellRun{c: c, o: o, writer: rand.Text(), input: newInput()}
 	t.end.Name, t.have = o.Name, -1
 	if !o.Reattach {
 		t.have = 0
@@ -77,7 +74,7 @@ func (c *Client) Shell(ctx context.Context, o Shell) (ShellEnd, error) {
 	done := make(chan struct{})
 	defer close(done)
 	if o.Stdin != nil {
-		go t.read(done)
+		go t.input.read(o.Stdin, done)
 	}
 	alive, pause := time.Now(), firstPause
 	for {
@@ -117,89 +114,17 @@ type shellRun struct {
 	end    ShellEnd
 	alive  time.Time
 	stderr bool // which stream the next bytes belong to
+	input  *input
 
-	mu    sync.Mutex
-	input [][]byte // not taken yet, in order; nil is its end
-	first int64    // offset of input[0]
-	sent  int      // how many of input went over the present connection
-	bytes int      // in input
-	more  chan struct{}
-	free  chan struct{}
-}
-
-// read takes input as far as the window is open.
-func (t *shellRun) read(done <-chan struct{}) {
-	for {
-		buf := make([]byte, 32<<10)
-		n, err := t.o.Stdin.Read(buf)
-		if n > 0 {
-			t.put(buf[:n])
-		}
-		if err != nil {
-			t.put(nil)
-			return
-		}
-		for t.full() {
-			select {
-			case <-t.free:
-			case <-done:
-				return
-			}
-		}
-	}
-}
-
-func (t *shellRun) full() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.bytes > inputWindow/2
-}
-
-func (t *shellRun) put(data []byte) {
-	t.mu.Lock()
-	t.input = append(t.input, data)
-	t.bytes += len(data)
-	t.mu.Unlock()
-	wake(t.more)
-}
-
-func wake(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
-// taken forgets input that the sandbox has.
-func (t *shellRun) taken(upTo int64) {
-	t.mu.Lock()
-	for len(t.input) > 0 && t.input[0] != nil && t.first+int64(len(t.input[0])) <= upTo {
-		t.first += int64(len(t.input[0]))
-		t.bytes -= len(t.input[0])
-		t.input = t.input[1:]
-		t.sent = max(0, t.sent-1)
-	}
-	t.mu.Unlock()
-	wake(t.free)
-}
-
-// next returns the next piece of input to send over this connection.
-func (t *shellRun) next() (data []byte, ok bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.sent >= len(t.input) {
-		return nil, false
-	}
-	t.sent++
-	return t.input[t.sent-1], true
+	mu sync.Mutex // over o.Size
 }
 
 // query says which shell, and where both directions stand.
 func (t *shellRun) query() url.Values {
+	first := t.input.rewind()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.sent = 0
-	v := url.Values{"tty": {strconv.FormatBool(t.o.TTY)}, "writer": {t.writer}, "sent": {strconv.FormatInt(t.first, 10)}}
+	v := url.Values{"tty": {strconv.FormatBool(t.o.TTY)}, "writer": {t.writer}, "sent": {strconv.FormatInt(first, 10)}}
 	if t.end.Name != "" {
 		v.Set("name", t.end.Name)
 	}
@@ -333,7 +258,7 @@ func (t *shellRun) told(text []byte) (over bool, err error) {
 		t.have = *m.Offset
 	}
 	if m.Taken != nil {
-		t.taken(*m.Taken)
+		t.input.taken(*m.Taken)
 	}
 	t.end.Lost += m.Gap
 	switch {
@@ -369,26 +294,14 @@ func statusOf(code string) int {
 // send sends input, changes of size, signals and the wish to leave.
 func (t *shellRun) send(ctx context.Context, ws *websocket.Conn) error {
 	for {
-		for {
-			data, ok := t.next()
-			if !ok {
-				break
-			}
-			var err error
-			if data == nil {
-				err = say(ctx, ws, map[string]any{"eof": true})
-			} else {
-				err = ws.Write(ctx, websocket.MessageBinary, data)
-			}
-			if err != nil {
-				return err
-			}
+		if err := t.input.send(ctx, ws); err != nil {
+			return err
 		}
 		var err error
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-t.more:
+		case <-t.input.more:
 		case size := <-t.o.Sizes:
 			t.mu.Lock()
 			t.o.Size = size

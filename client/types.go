@@ -22,6 +22,14 @@ type Session struct {
 	Turns            int64             `json:"turns"`
 	LastSequence     int64             `json:"lastSequence"`
 	Budget           *Budget           `json:"budget,omitempty"`
+	Status           string            `json:"status,omitempty"` // of a session without an agent, as for what follows
+	StartedAt        *time.Time        `json:"startedAt,omitempty"`
+	PausedAt         *time.Time        `json:"pausedAt,omitempty"`
+	Ending           *Ending           `json:"ending,omitempty"`
+	Executions       int64             `json:"executions,omitempty"`
+	OpenExecutions   []Execution       `json:"openExecutions,omitempty"`
+	Rotation         *Rotation         `json:"rotation,omitempty"`
+	Client           *SessionClient    `json:"client,omitempty"`
 	Sandbox          *Sandbox          `json:"sandbox,omitempty"`
 	Workspace        Workspace         `json:"workspace"`
 	Continuation     Continuation      `json:"continuation"`
@@ -140,16 +148,19 @@ type Turn struct {
 	SubmittedAt time.Time `json:"submittedAt"`
 }
 
-// Interaction is a question that a run asks.
+// Interaction is a question that a run asks, or an approval that an execution
+// waits for.
 type Interaction struct {
 	ID          string          `json:"id"`
 	SessionID   string          `json:"sessionId"`
-	RunID       string          `json:"runId"`
-	Kind        string          `json:"kind"`  // permission or question
+	RunID       string          `json:"runId,omitempty"`
+	ExecutionID string          `json:"executionId,omitempty"`
+	Kind        string          `json:"kind"`  // permission, question or approval
 	State       string          `json:"state"` // open, answered, expired or withdrawn
 	Request     json.RawMessage `json:"request,omitempty"`
 	Options     []Option        `json:"options,omitempty"`
 	RequestedAt time.Time       `json:"requestedAt"`
+	ExpiresAt   *time.Time      `json:"expiresAt,omitempty"`
 	EndedAt     *time.Time      `json:"endedAt,omitempty"`
 	Answer      *Answer         `json:"answer,omitempty"`
 	Reason      string          `json:"reason,omitempty"`
@@ -166,6 +177,7 @@ type Option struct {
 type Answer struct {
 	OptionID string `json:"optionId,omitempty"`
 	Text     string `json:"text,omitempty"`
+	Comment  string `json:"comment,omitempty"` // beside the option, of an approval
 }
 
 // Event is an appended fact of a session.
