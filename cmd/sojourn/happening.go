@@ -97,6 +97,9 @@ func happening(e client.Event) string {
 	case sojourn.EventModelCalled:
 		return calledModel(e.Data)
 	}
+	if text := ofBare(e); text != "" {
+		return text
+	}
 	if text := ofSandbox(sojourn.EventType(e.Type), d); text != "" {
 		return text
 	}

@@ -24,7 +24,7 @@ func TestHelp(t *testing.T) {
 	for _, group := range []struct {
 		command string
 		verbs   []verb
-	}{{"session", sessionVerbs}, {"interaction", interactionVerbs}, {"keys", keysVerbs}, {"runtimes", runtimesVerbs}} {
+	}{{"session", sessionVerbs}, {"interaction", interactionVerbs}, {"keys", keysVerbs}, {"runtimes", runtimesVerbs}, {"exec", execVerbs}} {
 		for _, v := range group.verbs {
 			lines = append(lines, []string{group.command, v.name, "--help"})
 		}

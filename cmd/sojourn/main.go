@@ -49,8 +49,9 @@ func commands() []command {
 	return []command{
 		{"serve", "run the server", serve},
 		{"demo", "see a session survive the loss of its sandbox and of its server", demo},
-		{"session", "create, list, show, turn, watch, events, cancel, shell, cp, port-forward, archive", sessionCommand},
-		{"interaction", "list and answer what runs ask", interactionCommand},
+		{"session", "create, list, show, turn, watch, events, cancel, shell, cp, port-forward, archive and more", sessionCommand},
+		{"exec", "run commands in the sandbox of a session without an agent", execCommand},
+		{"interaction", "list and answer what runs and execs ask", interactionCommand},
 		{"keys", "create, list and revoke API keys", keysCommand},
 		{"runtimes", "list, show, install and remove the agents that sessions use", runtimesCommand},
 		{"doctor", "say what this machine can do and what to install for more", doctor},

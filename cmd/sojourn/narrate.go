@@ -153,8 +153,13 @@ func asked(kind string, request json.RawMessage) string {
 		Message  string
 		Question string
 		Title    string
+		Command  []string
+		Tool     string
 	}
 	unpack(request, &r)
+	if kind == "approval" {
+		return "an execution waits for an approval: " + commandLine(client.Execution{Command: r.Command, Tool: r.Tool})
+	}
 	for _, text := range []string{r.ToolCall.Title, r.Message, r.Question, r.Title, r.ToolCall.Kind} {
 		if text = terminal.Line(text, lineRunes); text != "" {
 			return "the agent asks for " + article(kind) + ": " + text

@@ -4,8 +4,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -25,7 +23,7 @@ or more, if only one session fits), or by "last" for the newest one.`
 var sessionVerbs = []verb{
 	{
 		name: "create", summary: "create a session", prepare: prepareCreate,
-		detail: "With --turn the first turn is submitted in the same step.",
+		detail: createHelp,
 	},
 	{name: "list", summary: "list the sessions, newest first", prepare: prepareList},
 	{
@@ -45,8 +43,8 @@ var sessionVerbs = []verb{
 		detail: idHelp, min: 1, max: 1, prepare: prepareEvents,
 	},
 	{
-		name: "cancel", args: "ID [RUN]", summary: "ask a run to end; without RUN the active one",
-		detail: idHelp, min: 1, max: 2, prepare: prepareCancel,
+		name: "cancel", args: "ID [RUN]", summary: "ask a run to end, the active one without RUN; or end a session without an agent",
+		detail: "A session without an agent is ended for good, and what runs in it is killed;\nsession stop ends it in good order.\n\n" + idHelp, min: 1, max: 2, prepare: prepareCancel,
 	},
 	{
 		name: "network", args: "ID none|open|allow [RULE...]", summary: "change what the sandboxes of a session may reach, at once",
@@ -60,6 +58,8 @@ var sessionVerbs = []verb{
 		name: "rotate", args: "ID", summary: "replace the sandbox by a fresh one that carries the work",
 		detail: idHelp, min: 1, max: 1, prepare: prepareRotate,
 	},
+	startVerb, pauseVerb, resumeVerb, stopVerb, deleteVerb,
+	budgetVerb, contextVerb, toolsVerb, heartbeatVerb, reattachVerb,
 	{
 		name: "shell", args: "ID [CMD...]", summary: "open a shell in the sandbox, or go on with one",
 		detail: shellHelp + "\n\n" + idHelp, min: 1, max: -1, prepare: prepareShell,
@@ -76,43 +76,6 @@ var sessionVerbs = []verb{
 		name: "archive", args: "ID", summary: "close a session for good; everything it holds can still be read",
 		detail: idHelp, min: 1, max: 1, prepare: prepareArchive,
 	},
-}
-
-func prepareCreate(fs *flag.FlagSet) func(context.Context, *shell, []string) error {
-	title := fs.String("title", "", "a `title` for people")
-	runtime := fs.String("runtime", "", "the agent `program`; the server's default when not given")
-	model := fs.String("model", "", "the `model` that it is to use; the server's choice when not given")
-	var cost costFlag
-	fs.Var(&cost, "max-cost", "the most that calls of models may cost, an `amount` such as 2.50")
-	turn := fs.String("turn", "", "the first turn's `text`")
-	quiet := fs.Bool("quiet", false, "print the id and nothing else")
-	var metadata pairsFlag
-	fs.Var(&metadata, "metadata", "`key=value` to keep with the session; may be repeated")
-	box := sandboxFlags(fs)
-	return func(ctx context.Context, s *shell, _ []string) error {
-		in := client.CreateSession{Title: *title, Runtime: *runtime, Model: *model, Metadata: metadata, Sandbox: box.sandbox(), Budget: cost.limits()}
-		if *turn != "" {
-			in.InitialTurn = &client.TurnInput{Input: client.Text(*turn)}
-		}
-		made, err := s.c.CreateSession(ctx, in)
-		if err != nil {
-			return s.failure(err)
-		}
-		switch {
-		case s.p.json:
-			return s.p.value(made)
-		case *quiet:
-			s.p.printf("%s\n", made.Session.ID)
-			return nil
-		}
-		s.p.printf("%s created\n\n", made.Session.ID)
-		if made.Run != nil {
-			s.p.printf("its first turn is on its way; watch it with\n  sojourn session watch %s\n", made.Session.ID)
-			return nil
-		}
-		s.p.printf("give it work with\n  sojourn session turn %s \"...\"\n", made.Session.ID)
-		return nil
-	}
 }
 
 func prepareList(fs *flag.FlagSet) func(context.Context, *shell, []string) error {
@@ -137,7 +100,7 @@ func prepareList(fs *flag.FlagSet) func(context.Context, *shell, []string) error
 				strconv.FormatInt(v.LastSequence, 10), s.p.when(v.UpdatedAt), terminal.Line(v.Title, 60),
 			}
 		}
-		s.p.table([]string{"ID", "CONTRACT", "RUN", "WORKSPACE", "NEXT TURN", "EVENTS", "CHANGED", "TITLE"}, rows)
+		s.p.table([]string{"ID", "CONTRACT", "STATUS", "WORKSPACE", "NEXT TURN", "EVENTS", "CHANGED", "TITLE"}, rows)
 		if more {
 			fmt.Fprintf(s.err, "there are more; --limit 0 lists all\n")
 		}
@@ -148,6 +111,8 @@ func prepareList(fs *flag.FlagSet) func(context.Context, *shell, []string) error
 // runColumn is what a session's row says of its runs.
 func runColumn(v client.Session) string {
 	switch {
+	case v.Status != "":
+		return terminal.Line(v.Status, 20)
 	case v.ActiveRun != nil:
 		return terminal.Line(v.ActiveRun.State, 20)
 	case v.LastRun != nil:
@@ -169,42 +134,6 @@ func prepareShow(*flag.FlagSet) func(context.Context, *shell, []string) error {
 		s.describe(v)
 		return nil
 	}
-}
-
-// describe shows a session to people.
-func (s *shell) describe(v client.Session) {
-	state := v.State + bracketed(v.CloseReason)
-	if v.ArchivedAt != nil {
-		state = "archived " + s.p.when(*v.ArchivedAt)
-	}
-	fields := []field{
-		{"session", v.ID},
-		{"title", terminal.Line(v.Title, 0)},
-		{"state", terminal.Line(state, 0)},
-		{"contract", terminal.Line(v.Contract, 0)},
-		{"runtime", terminal.Line(v.Runtime, 0)},
-		{"workspace", s.workspace(v.Workspace)},
-		{"lease", s.lease(v.Lease)},
-		{"checkpoint", s.checkpoint(v.Checkpoint)},
-		{"next turn", continuation(v.Continuation)},
-		{"active run", s.run(v.ActiveRun)},
-	}
-	if v.ActiveRun == nil {
-		fields = append(fields, field{"last run", s.run(v.LastRun)})
-	}
-	fields = append(
-		fields,
-		field{"cost", costOf(v.Budget)},
-		field{"turns", strconv.FormatInt(v.Turns, 10)},
-		field{"events", strconv.FormatInt(v.LastSequence, 10)},
-		field{"created", s.p.when(v.CreatedAt)},
-		field{"changed", s.p.when(v.UpdatedAt)},
-	)
-	for _, k := range slices.Sorted(maps.Keys(v.Metadata)) {
-		fields = append(fields, field{"metadata", terminal.Line(k, 0) + "=" + terminal.Line(v.Metadata[k], 0)})
-	}
-	s.p.fields(fields)
-	s.howToAnswer(v.ID, v.OpenInteractions)
 }
 
 func (s *shell) workspace(w client.Workspace) string {
@@ -284,6 +213,9 @@ func prepareCancel(*flag.FlagSet) func(context.Context, *shell, []string) error 
 			return s.failure(err)
 		}
 		var id string
+		if v.Status != "" {
+			return s.cancelBare(ctx, v, args[1:])
+		}
 		if len(args) > 1 {
 			id, err = s.runID(ctx, v, args[1])
 		} else if v.ActiveRun != nil {

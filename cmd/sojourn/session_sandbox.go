@@ -175,12 +175,20 @@ func prepareSuspend(*flag.FlagSet) func(context.Context, *shell, []string) error
 
 func prepareRotate(fs *flag.FlagSet) func(context.Context, *shell, []string) error {
 	processes := fs.Bool("with-processes", false, "carry running processes, too; refused where the isolation cannot")
+	noWait := fs.Bool("no-wait", false, "do not wait for the fresh sandbox of a session without an agent")
 	return func(ctx context.Context, s *shell, args []string) error {
 		v, err := s.session(ctx, args[0])
 		if err != nil {
 			return s.failure(err)
 		}
 		got, err := s.c.Rotate(ctx, v.ID, *processes)
+		switch {
+		case err == nil && v.Status != "" && *noWait:
+			return s.stands(got, nil)
+		case err == nil && v.Status != "":
+			s.patience = defaultPatience
+			return s.rotated(ctx, got, v.LastSequence)
+		}
 		return s.released(got, err, "has a fresh sandbox")
 	}
 }

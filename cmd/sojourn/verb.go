@@ -25,6 +25,9 @@ type verb struct {
 	// min and max are how many positional arguments there may be; a negative
 	// max stands for any number.
 	min, max int
+	// rest, if not 0, is behind how many words flags end: what follows is taken as
+	// it stands.
+	rest int
 	// local says that no server is asked, so that there is none to name.
 	local bool
 	// prepare defines the verb's own flags and returns what runs it.
@@ -65,7 +68,11 @@ func runVerbs(ctx context.Context, std stdio, command string, verbs []verb, args
 	if i < 0 {
 		return usagef("there is no %s %q; see sojourn %s -h", command, terminal.Visible(args[verbAt], ""), command)
 	}
-	v := verbs[i]
+	return runVerb(ctx, std, command, verbs[i], opts, args[verbAt+1:])
+}
+
+// runVerb runs one verb. opts are the common flags that stood before it.
+func runVerb(ctx context.Context, std stdio, command string, v verb, opts settings, args []string) error {
 	fs := flagSet()
 	if v.local {
 		fs.BoolVar(&opts.json, "json", opts.json, "write JSON")
@@ -73,9 +80,9 @@ func runVerbs(ctx context.Context, std stdio, command string, verbs []verb, args
 		opts.define(fs)
 	}
 	run := v.prepare(fs)
-	words, err := parse(fs, args[verbAt+1:])
+	words, err := parse(fs, args, v.rest)
 	if err != nil {
-		return flagError(err, command+" "+v.name, func() { verbHelp(std.out, command, v, fs) })
+		return flagError(err, strings.TrimSpace(command+" "+v.name), func() { verbHelp(std.out, command, v, fs) })
 	}
 	if err := v.count(command, words); err != nil {
 		return err
@@ -91,9 +98,9 @@ func runVerbs(ctx context.Context, std stdio, command string, verbs []verb, args
 func (v verb) count(command string, words []string) error {
 	switch {
 	case len(words) < v.min:
-		return usagef("usage: sojourn %s %s %s", command, v.name, v.args)
+		return usagef("usage: sojourn %s %s", strings.TrimSpace(command+" "+v.name), v.args)
 	case v.max >= 0 && len(words) > v.max:
-		return usagef("%s %s: there is a word too many: %q", command, v.name, terminal.Visible(words[v.max], ""))
+		return usagef("%s: there is a word too many: %q", strings.TrimSpace(command+" "+v.name), terminal.Visible(words[v.max], ""))
 	}
 	return nil
 }
@@ -117,8 +124,9 @@ func flagError(err error, name string, help func()) error {
 }
 
 // parse reads flags from anywhere among the words and returns the words. After
-// "--" everything is a word; "-" always is.
-func parse(fs *flag.FlagSet, args []string) (words []string, err error) {
+// "--" everything is a word; "-" always is. With a rest other than 0 everything is
+// from the first word on behind so many.
+func parse(fs *flag.FlagSet, args []string, rest int) (words []string, err error) {
 	var flags []string
 	for len(args) > 0 {
 		i := firstWord(fs, args)
@@ -128,6 +136,10 @@ func parse(fs *flag.FlagSet, args []string) (words []string, err error) {
 		}
 		if args[i] == "--" {
 			words = append(words, args[i+1:]...)
+			break
+		}
+		if rest > 0 && len(words) == rest {
+			words = append(words, args[i:]...)
 			break
 		}
 		words = append(words, args[i])
@@ -170,7 +182,7 @@ func groupHelp(w io.Writer, command string, verbs []verb) {
 
 // verbHelp describes a verb.
 func verbHelp(w io.Writer, command string, v verb, fs *flag.FlagSet) {
-	fmt.Fprintf(w, "Usage: %s\n\n%s\n", strings.TrimSpace("sojourn "+command+" "+v.name+" [flags] "+v.args), sentence(v.summary))
+	fmt.Fprintf(w, "Usage: %s\n\n%s\n", strings.Join(strings.Fields("sojourn "+command+" "+v.name+" [flags] "+v.args), " "), sentence(v.summary))
 	if v.detail != "" {
 		fmt.Fprintf(w, "\n%s\n", v.detail)
 	}
@@ -178,10 +190,13 @@ func verbHelp(w io.Writer, command string, v verb, fs *flag.FlagSet) {
 	fs.VisitAll(func(f *flag.Flag) {
 		value, usage := flag.UnquoteUsage(f)
 		name := "--" + f.Name
+		if len(f.Name) <= 2 {
+			name = "-" + f.Name
+		}
 		if value != "" {
 			name += " " + strings.ToUpper(value)
 		}
-		if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "0" && !slices.Contains([]string{"url", "key"}, f.Name) {
+		if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "0" && f.DefValue != "0s" && !slices.Contains([]string{"url", "key"}, f.Name) {
 			usage += " (default " + f.DefValue + ")"
 		}
 		fmt.Fprintf(w, "  %-20s  %s\n", name, usage)
