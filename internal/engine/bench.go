@@ -17,9 +17,11 @@ type bench struct {
 	e     *Engine
 	id    sojourn.SessionID
 	claim work.Claim
-	ctx   context.Context // ends with the claim
-	wake  chan struct{}   // of one: something about the session has changed
-	wg    sync.WaitGroup  // the follows
+	ctx   context.Context // ends with the claim, and with the bench
+	stop  context.CancelFunc
+	wake  chan struct{}  // of one: something about the session has changed
+	wg    sync.WaitGroup // the follows
+	wait  waiting        // the execs that wait for their turn
 
 	mu      sync.Mutex
 	left    bool // no follow starts any more
@@ -32,9 +34,10 @@ type bench struct {
 // and is called again for the same session after a crash.
 func (e *Engine) driveBench(ctx context.Context, claim work.Claim) (work.Next, error) {
 	b := &bench{
-		e: e, id: sojourn.SessionID(claim.ID), claim: claim, ctx: ctx,
+		e: e, id: sojourn.SessionID(claim.ID), claim: claim,
 		wake: make(chan struct{}, 1), follows: map[sojourn.ExecID]*follow{},
 	}
+	b.ctx, b.stop = context.WithCancel(ctx)
 	e.mu.Lock()
 	e.benches[b.id] = b
 	e.mu.Unlock()
@@ -74,6 +77,7 @@ func (b *bench) leave() {
 		delete(b.e.benches, b.id)
 	}
 	b.e.mu.Unlock()
+	b.stop()
 	b.wg.Wait()
 }
 
@@ -129,12 +133,21 @@ func (b *bench) commit(ctx context.Context, f func(*store.Tx, *sojourn.Decision)
 	})
 }
 
-// startNext starts the execs that wait and may run now.
+// startNext starts the execs that wait and may run now. When there are none it writes
+// nothing, so that it may be called at every step.
 func (b *bench) startNext(ctx context.Context) error {
-	return b.commit(ctx, func(_ *store.Tx, d *sojourn.Decision) error {
+	start := func(_ *store.Tx, d *sojourn.Decision) error {
 		d.StartExecs(b.e.rateOf(d.Facts().Session))
 		return nil
-	})
+	}
+	facts, err := b.e.facts(ctx, b.id)
+	if err != nil {
+		return err
+	}
+	if d := facts.Decide(b.e.Now()); start(nil, d) == nil && len(d.Change().Execs) == 0 {
+		return nil
+	}
+	return b.commit(ctx, start)
 }
 
 // tellBench tells whoever waits for the execs of a change, and the bench of its
@@ -155,9 +168,7 @@ func (e *Engine) tellBench(c sojourn.Change) {
 		return
 	}
 	for _, x := range c.Execs {
-		if x.State == sojourn.ExecRunning {
-			b.take(x)
-		}
+		b.note(x)
 	}
 	raise(b.wake)
 }

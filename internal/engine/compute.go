@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sojourn-dev/sojourn"
@@ -21,9 +22,10 @@ type compute struct {
 	epoch   int64
 	box     sandbox.Sandbox
 	peer    *link.Peer
-	strays  sync.Once     // see clearStrays
-	gate    *gate         // its way to the network
-	felt    sandbox.Usage // what was reported of limits that were reached; under Engine.mu
+	strays  sync.Once                 // see clearStrays
+	info    atomic.Pointer[link.Info] // see about; nil until it was asked for
+	gate    *gate                     // its way to the network
+	felt    sandbox.Usage             // what was reported of limits that were reached; under Engine.mu
 }
 
 // close lets go of the sandbox, which goes on.

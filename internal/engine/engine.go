@@ -89,6 +89,8 @@ type Engine struct {
 	ready chan struct{}
 	tag   string // tells the passing processes of this engine from those of an earlier one
 
+	machine machine
+
 	base context.Context // ends when Run ends; parent of flights and watchers
 	stop context.CancelCauseFunc
 	wg   sync.WaitGroup // flights and watchers
@@ -125,7 +127,7 @@ func New(c Config) (*Engine, error) {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	e := &Engine{
-		cfg: c, log: c.Log, ready: make(chan struct{}), tag: strings.ToLower(rand.Text()[:12]),
+		cfg: c, log: c.Log, ready: make(chan struct{}), tag: strings.ToLower(rand.Text()[:12]), machine: thisMachine(),
 		computes: map[sojourn.SessionID]*compute{},
 		gates:    map[sojourn.SessionID]*gate{},
 		flights:  map[sojourn.SessionID]*flight{},

@@ -100,10 +100,8 @@ func (e *Engine) furnish(ctx context.Context, facts sojourn.Facts, c *compute, l
 
 // greet waits for the keeper.
 func (c *compute) greet(ctx context.Context) error {
-	if _, err := c.peer.Info(ctx); err != nil {
-		return fmt.Errorf("reach the keeper: %w", err)
-	}
-	return nil
+	_, err := c.about(ctx)
+	return err
 }
 
 // hold binds a sandbox to its lease, and decides with it what else is known.

@@ -23,6 +23,7 @@ type remembered struct {
 	Session sojourn.SessionID `json:"session"`
 	Turn    sojourn.TurnID    `json:"turn,omitempty"`
 	Run     sojourn.RunID     `json:"run,omitempty"`
+	Exec    sojourn.ExecID    `json:"exec,omitempty"`
 }
 
 // once runs f unless a command with the same key has been carried out; then it

@@ -24,7 +24,7 @@ func (e *Engine) touchUntil(ctx context.Context, c *compute, how touching) (stop
 // touchWhile keeps the lease while the keeper answers: a live run is a sign of
 // use, a sandbox that no longer reports is not.
 func (e *Engine) touchWhile(ctx context.Context, c *compute, how touching) {
-	every := min(max(e.cfg.Terms.Hold/5, 50*time.Millisecond), time.Minute)
+	every := touchEvery(e.cfg.Terms.Hold)
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -41,6 +41,11 @@ func (e *Engine) touchWhile(ctx context.Context, c *compute, how touching) {
 			return
 		}
 	}
+}
+
+// touchEvery is how often a lease with a hold is touched that is in use.
+func touchEvery(hold time.Duration) time.Duration {
+	return min(max(hold/5, 50*time.Millisecond), time.Minute)
 }
 
 func (e *Engine) touch(ctx context.Context, c *compute, how touching) {

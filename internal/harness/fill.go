@@ -38,6 +38,10 @@ var apiPaths = map[string]string{
 	APIGemini:    "/gemini",
 }
 
+// APIAddress returns the base address of an API at the model gateway, whose address
+// gateway is.
+func APIAddress(gateway, api string) string { return gateway + apiPaths[api] }
+
 // modelPlaceholders are those that need a model.
 var modelPlaceholders = []string{"{{model}}", "{{model_url}}", "{{token}}"}
 
@@ -70,7 +74,7 @@ func (r Runtime) Fill(v Values) (Runtime, error) {
 		approvals = ApprovalsNever
 	}
 	pairs := []string{
-		"{{model}}", v.Model, "{{model_url}}", v.ModelURL + apiPaths[r.API], "{{token}}", v.Token,
+		"{{model}}", v.Model, "{{model_url}}", APIAddress(v.ModelURL, r.API), "{{token}}", v.Token,
 		"{{workspace}}", v.Workspace, "{{home}}", v.Home, "{{approval}}", r.Approval[approvals],
 	}
 	for i := 0; i < len(pairs); i += 2 {

@@ -18,6 +18,22 @@ import (
 
 const maxGrace = time.Hour
 
+// decodeWith reads a call's parameters with the payload that came with them.
+func decodeWith[T any](c *conn, rq *request) (T, error) {
+	v, err := decode[T](rq.Params)
+	if err != nil || rq.Payload == nil {
+		return v, err
+	}
+	into, ok := any(&v).(link.Carrier)
+	if !ok || c.revision == 0 {
+		return v, invalid("%s takes no payload", rq.Method)
+	}
+	if err := into.Carry(rq.Payload); err != nil {
+		return v, invalid("params: %v", err)
+	}
+	return v, nil
+}
+
 // decode reads a call's parameters; missing ones are like an empty object.
 func decode[T any](raw json.RawMessage) (T, error) {
 	var v T
@@ -65,7 +81,7 @@ type handler func(c *conn, rq *request) (any, error)
 // with makes a handler of a function on decoded parameters.
 func with[T any](f func(c *conn, p T) (any, error)) handler {
 	return func(c *conn, rq *request) (any, error) {
-		p, err := decode[T](rq.Params)
+		p, err := decodeWith[T](c, rq)
 		if err != nil {
 			return nil, err
 		}

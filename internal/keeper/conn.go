@@ -138,16 +138,21 @@ func (c *conn) refuse(id json.RawMessage, err error) {
 		id = json.RawMessage("null")
 		code = link.CodeParse
 	}
-	c.send(link.Message{ID: id, Error: &link.Error{Code: code, Message: err.Error()}})
+	c.send(link.Message{ID: id, Error: &link.Error{Code: code, Message: err.Error()}}, nil)
 }
 
-func (c *conn) send(m link.Message) {
-	data, err := link.EncodeMessage(m)
+// send sends m with a payload, nil for none.
+func (c *conn) send(m link.Message, payload [][]byte) {
+	encode := link.EncodeMessage
+	if payload != nil {
+		encode = link.EncodeHead
+	}
+	data, err := encode(m)
 	if err != nil {
 		c.k.log.Error("encode answer", "err", err)
 		return
 	}
-	if err := c.t.Write(data); err != nil {
+	if err := link.WriteParts(c.t, append([][]byte{data}, payload...)...); err != nil {
 		c.close() // the reading side reports it
 	}
 }
@@ -165,7 +170,7 @@ func (c *conn) accept(m link.Message) {
 		})
 		return
 	}
-	size := int64(len(m.Params))
+	size := int64(len(m.Params) + len(m.Payload))
 	done := func() { c.calls.Add(-1); c.bytes.Add(-size) }
 	calls, bytes := c.calls.Add(1), c.bytes.Add(size)
 	if calls > maxCalls || bytes > maxCallBytes {
@@ -255,19 +260,23 @@ func (c *conn) answer(m link.Message, call func() (any, error)) {
 		result = a.result
 		defer a.then()
 	}
+	var payload [][]byte
+	if s, ok := result.(link.Shipper); ok && err == nil && c.revision > 0 {
+		payload = s.Ship()
+	}
 	if err == nil {
-		out.Result, err = encodeResult(result)
+		out.Result, err = encodeResult(result, payload)
 	}
 	if err != nil {
-		out.Result, out.Error = nil, wireError(err)
+		out.Result, out.Error, payload = nil, wireError(err), nil
 	}
-	c.send(out)
+	c.send(out, payload)
 }
 
 // answerSlack is what a message has around its result.
 const answerSlack = 1 << 10
 
-func encodeResult(result any) (json.RawMessage, error) {
+func encodeResult(result any, payload [][]byte) (json.RawMessage, error) {
 	if result == nil {
 		return json.RawMessage("{}"), nil
 	}
@@ -281,8 +290,12 @@ func encodeResult(result any) (json.RawMessage, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode result: %w", err)
 	}
-	if len(data) > link.MaxFrameBytes-answerSlack {
-		return nil, &link.Error{Code: link.CodeLimit, Message: fmt.Sprintf("the result has %d bytes", len(data))}
+	size := len(data)
+	for _, part := range payload {
+		size += len(part)
+	}
+	if size > link.MaxFrameBytes-answerSlack {
+		return nil, &link.Error{Code: link.CodeLimit, Message: fmt.Sprintf("the result has %d bytes", size)}
 	}
 	return data, nil
 }

@@ -102,7 +102,7 @@ func callReadFile(c *conn, p link.PathParams) (any, error) {
 	if len(data) > link.MaxFileBytes {
 		return nil, fmt.Errorf("read %s: over %d bytes: %w", p.Path, link.MaxFileBytes, link.ErrLimit)
 	}
-	return link.ReadFileResult{Data: data}, nil
+	return &link.ReadFileResult{Data: data}, nil
 }
 
 func callWriteFile(c *conn, p link.WriteFileParams) (any, error) {

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 
 // driver is the listening side of a keeper process.
 type driver struct {
-	t      *testing.T
+	t      testing.TB
 	socket string
 	cmd    *exec.Cmd
 	log    bytes.Buffer
@@ -51,7 +51,7 @@ type driver struct {
 
 // launchKeeper starts the keeper command; with asInit as PID 1 of its own
 // namespace.
-func launchKeeper(t *testing.T, asInit bool) *driver {
+func launchKeeper(t testing.TB, asInit bool) *driver {
 	t.Helper()
 	d := &driver{t: t, socket: filepath.Join(t.TempDir(), "keeper.sock"), exited: make(chan struct{})}
 	exe, err := os.Executable()

@@ -69,6 +69,7 @@ func (c *conn) follow(p *process, after int64) {
 				c.note(link.NotifyOutput, outputNote{p.id, wireChunk(ch)})
 				after = ch.seq
 			}
+			v.release()
 			if v.exit != nil && after < v.exitSeq && v.exitSeq < v.nextSeq {
 				c.note(link.NotifyExited, exitedNote{p.id, v.exitSeq, v.exit.status(), v.exit.signal})
 				after = v.exitSeq
@@ -79,7 +80,7 @@ func (c *conn) follow(p *process, after int64) {
 			if v.closed || v.shut || c.ctx.Err() != nil {
 				return
 			}
-			state := p.spool.look(after, notifyBytes)
+			state := p.spool.look(after, notifyBytes, false)
 			if state.news {
 				continue
 			}
@@ -104,7 +105,7 @@ func (c *conn) note(method string, params any) {
 		c.k.log.Error("encode notification", "method", method, "err", err)
 		return
 	}
-	c.send(link.Message{Method: method, Params: raw})
+	c.send(link.Message{Method: method, Params: raw}, nil)
 }
 
 func wireChunk(c chunk) link.OutputChunk {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"sync"
 	"syscall"
 	"time"
 
@@ -18,11 +17,9 @@ const drainTime = 500 * time.Millisecond
 // ttyBufferBytes is more than the kernel keeps for a terminal.
 const ttyBufferBytes = 256 << 10
 
-// buffers holds read buffers. A pump takes one only when there is something
-// to read, so a quiet process costs none.
-var buffers = sync.Pool{New: func() any { return new([chunkBytes]byte) }}
-
-// pump carries one output of a child into its spool. It settles at the end of
+// pump carries one output of a child into its spool. The pipe has the size that
+// pipes have: a process that fills it while the pump sleeps is read in large
+// pieces, and with a larger one, which it does not fill, in small ones. It settles at the end of
 // the output or when the drain is over; after that it goes on reading and
 // counting for whatever the process left behind, so that a background server
 // is not killed by its first line of log.
@@ -114,37 +111,36 @@ func (p *pump) discard() {
 		return
 	}
 	for {
-		n, err := p.read(true, func(b []byte) error { p.to.spool.discard(len(b)); return nil })
+		n, err := p.read(true, func(_ *block, n int) error { p.to.spool.discard(n); return nil })
 		if err != nil || n == 0 {
 			return
 		}
 	}
 }
 
-func (p *pump) store(b []byte) error { return p.to.spool.append(p.to.name, b) }
+func (p *pump) store(b *block, n int) error { return p.to.spool.append(p.to.name, b.buf[:n], b) }
 
 // read makes one read and hands what came to use. With wait it waits for
-// output, without it returns EAGAIN. At the end of the file n is 0.
-func (p *pump) read(wait bool, use func([]byte) error) (n int, err error) {
-	var buf *[chunkBytes]byte
+// output, without it returns EAGAIN. At the end of the file n is 0. A block is
+// taken only when there is something to read, so a quiet process costs none.
+func (p *pump) read(wait bool, use func(b *block, n int) error) (n int, err error) {
+	var b *block
 	ready := p.raw.Read(func(fd uintptr) bool {
-		buf = buffers.Get().(*[chunkBytes]byte)
+		b = newBlock()
 		for {
-			n, err = unix.Read(int(fd), buf[:])
+			n, err = unix.Read(int(fd), b.buf[:])
 			if !errors.Is(err, unix.EINTR) {
 				break
 			}
 		}
 		if errors.Is(err, unix.EAGAIN) && wait {
-			buffers.Put(buf)
-			buf = nil
+			b.release()
+			b = nil
 			return false
 		}
 		return true
 	})
-	if buf != nil {
-		defer buffers.Put(buf)
-	}
+	defer func() { b.release() }()
 	if ready != nil {
 		return 0, ready
 	}
@@ -152,7 +148,7 @@ func (p *pump) read(wait bool, use func([]byte) error) (n int, err error) {
 		return 0, err
 	}
 	if n > 0 {
-		err = use(buf[:n])
+		err = use(b, n)
 	}
 	return n, err
 }

@@ -18,7 +18,7 @@ const (
 // callRun is a start and a read in one. It lets go what waits for the start
 // before it reads.
 func callRun(c *conn, rq *request) (any, error) {
-	w, err := decode[link.ProcessRunParams](rq.Params)
+	w, err := decodeWith[link.ProcessRunParams](c, rq)
 	if err != nil {
 		return nil, err
 	}
@@ -84,24 +84,30 @@ func (c *conn) poll(p *process, w wish) (any, error) {
 	defer timer.Stop()
 	gathering := false
 	for {
-		s := p.spool.look(w.after, w.size)
+		s := p.spool.look(w.after, w.size, gathering)
 		switch {
 		case s.shut:
 			return nil, &link.Error{Code: link.CodeUnknownProcess, Message: fmt.Sprintf("process %q was removed", p.id)}
 		case s.full, s.news && w.gather == 0:
-			return c.readResult(p.spool.read(w.after, w.size)), nil
+			return c.found(p.spool.read(w.after, w.size)), nil
 		case s.news && !gathering:
 			gathering = true
 			timer.Reset(w.gather)
+			continue
 		}
 		select {
 		case <-s.changed:
 		case <-timer.C:
-			return c.readResult(p.spool.read(w.after, w.size)), nil
+			return c.found(p.spool.read(w.after, w.size)), nil
 		case <-c.ctx.Done():
 			return nil, context.Cause(c.ctx)
 		}
 	}
+}
+
+// found is the answer that tells a view and then lets go of it.
+func (c *conn) found(v view) answerThen {
+	return answerThen{result: c.readResult(v), then: v.release}
 }
 
 func (c *conn) readResult(v view) *link.ProcessReadResult {

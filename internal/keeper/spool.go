@@ -17,6 +17,8 @@ const (
 	// chunkCost is what a chunk weighs beside its bytes, so that many tiny
 	// writes cannot take more memory than the limit allows.
 	chunkCost = 128
+	// blockUse is how much of a block output must fill to stay in it.
+	blockUse = chunkBytes * 3 / 4
 	// readChunks bounds the chunks of one read.
 	readChunks = 4096
 	// followGrace is how long a spool that is followed waits for a reader who has
@@ -31,7 +33,16 @@ type chunk struct {
 	offset int64
 	stream string
 	data   []byte
+	in     *block // that data lies in, held by the spool; or nil
 	sealed bool
+}
+
+// slack is the memory that the chunk takes and does not use.
+func (c *chunk) slack() int64 {
+	if c.in == nil {
+		return 0
+	}
+	return int64(len(c.in.buf) - len(c.data))
 }
 
 // exit is how a process ended.
@@ -64,6 +75,7 @@ type spool struct {
 	chunks    []chunk
 	nextSeq   int64
 	bytes     int64 // of the chunks held
+	slack     int64 // that these take beside
 	offset    int64 // bytes ever appended
 	dropped   int64 // bytes a ring has let go unacknowledged
 	discarded int64 // bytes that came after the end
@@ -77,6 +89,8 @@ type spool struct {
 	shut      bool          // removed: writers fail
 	news      chan struct{} // closed when there is more to read; nil when nobody waits
 	room      chan struct{} // closed when there may be room to write; nil when nobody waits
+	much      chan struct{} // closed when there is as much as a reader gathers; nil when none does
+	muchAt    int64         // the offset at which there is
 }
 
 func newSpool(ack bool, limit int64) *spool {
@@ -98,12 +112,15 @@ func wakeLocked(ch *chan struct{}) {
 	}
 }
 
-func (s *spool) weightLocked() int64 { return s.bytes + int64(len(s.chunks))*chunkCost }
+func (s *spool) weightLocked() int64 {
+	return s.bytes + s.slack + int64(len(s.chunks))*chunkCost
+}
 
-// append adds output of at most chunkBytes. On a full acknowledged spool it
+// append adds output of at most chunkBytes, which lies in a block that its caller
+// holds, or in none. On a full acknowledged spool it
 // waits for room. After the end it counts the bytes and drops them. It fails
 // with io.ErrClosedPipe when the process has been removed.
-func (s *spool) append(stream string, data []byte) error {
+func (s *spool) append(stream string, data []byte, in *block) error {
 	for {
 		s.mu.Lock()
 		switch {
@@ -115,7 +132,7 @@ func (s *spool) append(stream string, data []byte) error {
 			s.mu.Unlock()
 			return nil
 		case s.weightLocked() < s.limit, !s.ack && !s.awaitedLocked():
-			s.addLocked(stream, data)
+			s.addLocked(stream, data, in)
 			s.mu.Unlock()
 			return nil
 		}
@@ -141,17 +158,24 @@ func (s *spool) awaitedLocked() bool {
 	return s.follow && len(s.chunks) > 0 && s.chunks[0].seq > s.seen && time.Since(s.dueAt) < followGrace
 }
 
-func (s *spool) addLocked(stream string, data []byte) {
+func (s *spool) addLocked(stream string, data []byte, in *block) {
 	if len(data) == 0 {
 		return
 	}
 	if s.follow && s.seen == s.nextSeq-1 {
 		s.dueAt = time.Now()
 	}
-	if !s.extendLocked(stream, data) {
-		s.chunks = append(s.chunks, chunk{
-			seq: s.nextSeq, offset: s.offset, stream: stream, data: slices.Clone(data),
-		})
+	if in != nil && len(data) < blockUse {
+		in = nil
+	}
+	if in != nil || !s.extendLocked(stream, data) {
+		c := chunk{seq: s.nextSeq, offset: s.offset, stream: stream, data: data, in: in}
+		if in == nil {
+			c.data = slices.Clone(data)
+		}
+		in.hold()
+		s.chunks = append(s.chunks, c)
+		s.slack += c.slack()
 		s.nextSeq++
 	}
 	s.bytes += int64(len(data))
@@ -161,6 +185,9 @@ func (s *spool) addLocked(stream string, data []byte) {
 		s.popLocked()
 	}
 	wakeLocked(&s.news)
+	if s.offset >= s.muchAt || s.weightLocked() >= s.limit {
+		wakeLocked(&s.much)
+	}
 }
 
 // extendLocked adds data to the newest chunk if nobody has seen it yet.
@@ -172,13 +199,18 @@ func (s *spool) extendLocked(stream string, data []byte) bool {
 	if last.sealed || last.stream != stream || last.seq != s.nextSeq-1 || len(last.data)+len(data) > chunkBytes {
 		return false
 	}
+	s.slack -= last.slack()
 	last.data = append(last.data, data...)
+	s.slack += last.slack()
 	return true
 }
 
 func (s *spool) popLocked() {
-	s.bytes -= int64(len(s.chunks[0].data))
-	s.chunks[0] = chunk{} // release the bytes; the slice lives on
+	c := &s.chunks[0]
+	s.bytes -= int64(len(c.data))
+	s.slack -= c.slack()
+	c.in.release()
+	*c = chunk{} // release the bytes; the slice lives on
 	s.chunks = s.chunks[1:]
 }
 
@@ -225,17 +257,24 @@ func (s *spool) close() {
 	}
 	s.closed, s.closedSeq = true, s.nextSeq
 	s.nextSeq++
+	s.wakeAllLocked()
+}
+
+func (s *spool) wakeAllLocked() {
 	wakeLocked(&s.news)
 	wakeLocked(&s.room)
+	wakeLocked(&s.much)
 }
 
 // remove forgets the output and fails whoever still writes.
 func (s *spool) remove() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.shut, s.chunks, s.bytes = true, nil, 0
-	wakeLocked(&s.news)
-	wakeLocked(&s.room)
+	for len(s.chunks) > 0 {
+		s.popLocked()
+	}
+	s.shut, s.chunks = true, nil
+	s.wakeAllLocked()
 }
 
 // discard counts bytes that came after the end.
@@ -245,7 +284,8 @@ func (s *spool) discard(n int) {
 	s.discarded += int64(n)
 }
 
-// view is what a read found.
+// view is what a read found. The memory of its chunks is its reader's until it is
+// released.
 type view struct {
 	chunks    []chunk
 	nextSeq   int64
@@ -258,6 +298,12 @@ type view struct {
 	shut      bool
 }
 
+func (v *view) release() {
+	for _, c := range v.chunks {
+		c.in.release()
+	}
+}
+
 // state is what a read that waits has to know.
 type state struct {
 	news    bool            // there is something the reader has not seen
@@ -267,8 +313,8 @@ type state struct {
 }
 
 // look says how things stand for a reader of at most maxBytes after a sequence
-// number, and seals nothing.
-func (s *spool) look(after int64, maxBytes int) state {
+// number, and seals nothing. One who gathers is not woken for each bit of news.
+func (s *spool) look(after int64, maxBytes int, gathering bool) state {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seenLocked(after)
@@ -284,7 +330,14 @@ func (s *spool) look(after int64, maxBytes int) state {
 		full: s.closed || total >= maxBytes || n == readChunks || total > 0 && s.weightLocked() >= s.limit,
 		shut: s.shut,
 	}
-	if !st.full {
+	switch {
+	case st.full:
+	case gathering:
+		if at := s.offset + int64(maxBytes-total); s.much == nil || at < s.muchAt {
+			s.muchAt = at
+		}
+		st.changed = waitLocked(&s.much)
+	default:
 		st.changed = waitLocked(&s.news)
 	}
 	return st
@@ -326,6 +379,7 @@ func (s *spool) read(after int64, maxBytes int) view {
 			break
 		}
 		s.chunks[to].sealed = true
+		s.chunks[to].in.hold()
 		to++
 	}
 	v.chunks = slices.Clone(s.chunks[from:to])
@@ -383,7 +437,7 @@ func (w stream) Write(p []byte) (int, error) {
 		if w.spool.ended() {
 			return n, io.ErrClosedPipe
 		}
-		if err := w.spool.append(w.name, piece); err != nil {
+		if err := w.spool.append(w.name, piece, nil); err != nil {
 			return n, err
 		}
 		n += len(piece)

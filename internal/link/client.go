@@ -246,28 +246,51 @@ func (c *Client) forget(id int64) {
 
 // call makes one call and decodes its result into result, if that is not nil.
 func (c *Client) call(ctx context.Context, method string, params, result any) error {
-	m, err := c.roundTrip(ctx, method, params)
+	_, err := c.exchange(ctx, method, params, nil, result)
+	return err
+}
+
+// exchange is call with a payload, nil for none. It returns the answer that result
+// was decoded from.
+func (c *Client) exchange(ctx context.Context, method string, params any, payload []byte, result any) (Message, error) {
+	m, err := c.roundTrip(ctx, method, params, payload)
 	if err != nil {
-		return fmt.Errorf("%s: %w", method, err)
+		return m, fmt.Errorf("%s: %w", method, err)
 	}
 	if m.Error != nil {
-		return fmt.Errorf("%s: %w", method, m.Error)
+		return m, fmt.Errorf("%s: %w", method, m.Error)
 	}
 	switch r := result.(type) {
 	case nil:
-		return nil
+		return m, nil
 	case Decoder:
 		err = r.Decode(m.Result)
 	default:
 		err = json.Unmarshal(m.Result, result)
 	}
-	if err != nil {
-		return fmt.Errorf("%s: read result: %w: %w", method, ErrMalformed, err)
+	if err == nil {
+		err = carry(result, m.Payload)
 	}
-	return nil
+	if err != nil {
+		return m, fmt.Errorf("%s: read result: %w: %w", method, ErrMalformed, err)
+	}
+	return m, nil
 }
 
-func (c *Client) roundTrip(ctx context.Context, method string, params any) (Message, error) {
+// ship returns data as a payload where the far side takes one, and otherwise nil,
+// having put the data into its field.
+func (c *Client) ship(field *[]byte, data []byte) []byte {
+	if data == nil {
+		data = []byte{}
+	}
+	if c.revision == 0 {
+		*field = data
+		return nil
+	}
+	return data
+}
+
+func (c *Client) roundTrip(ctx context.Context, method string, params any, payload []byte) (Message, error) {
 	if params == nil {
 		params = struct{}{}
 	}
@@ -280,7 +303,7 @@ func (c *Client) roundTrip(ctx context.Context, method string, params any) (Mess
 		return Message{}, err
 	}
 	defer c.forget(id)
-	msg, err := EncodeMessage(Message{ID: strconv.AppendInt(nil, id, 10), Method: method, Params: raw})
+	msg, err := EncodeMessage(Message{ID: strconv.AppendInt(nil, id, 10), Method: method, Params: raw, Payload: payload})
 	if err != nil {
 		return Message{}, err
 	}

@@ -423,3 +423,64 @@ func TestSlowCallOnLivingConnectionIsWaitedFor(t *testing.T) {
 		c.Close()
 	})
 }
+
+// TestPayloadThatNobodyExpects fails its call and nothing else.
+func TestPayloadThatNobodyExpects(t *testing.T) {
+	c, _ := connect(t, server{
+		link.MethodInitialize:      hello,
+		link.MethodEnvironmentInfo: ok,
+		link.MethodStats: func(link.Message) link.Message {
+			return link.Message{Result: json.RawMessage(`{}`), Payload: []byte("surprise")}
+		},
+	}, link.Options{})
+	if _, err := c.Stats(t.Context()); !errors.Is(err, link.ErrMalformed) {
+		t.Fatalf("stats = %v, want ErrMalformed", err)
+	}
+	if _, err := c.Info(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFirstKeepersGetNoPayload: a server that knows no revision is sent base64, and
+// what a run is made of.
+func TestFirstKeepersGetNoPayload(t *testing.T) {
+	var methods []string // the server hears one after another
+	said := func(answer string) func(m link.Message) link.Message {
+		return func(m link.Message) link.Message {
+			if m.Payload != nil {
+				t.Errorf("%s came with a payload", m.Method)
+			}
+			methods = append(methods, m.Method+" "+string(link.Field(m.Params, "chunk"))+string(link.Field(m.Params, "dataBase64")))
+			return link.Message{Result: json.RawMessage(answer)}
+		}
+	}
+	c, _ := connect(t, server{
+		link.MethodInitialize:   hello,
+		link.MethodProcessStart: said(`{}`),
+		link.MethodAck:          said(`{}`),
+		link.MethodProcessRead:  said(`{"chunks":[],"nextSeq":9,"closed":true,"sojourn":{"firstSeq":9}}`),
+		link.MethodProcessWrite: said(`{"status":"accepted"}`),
+		link.MethodWriteFile:    said(`{}`),
+		link.MethodProcessDrop:  said(`{}`),
+	}, link.Options{})
+	r, err := c.Run(t.Context(), link.StartParams{ProcessID: "p", Argv: []string{"true"}}, link.ReadParams{})
+	if err == nil && r.Closed {
+		_, err = c.Read(t.Context(), link.ReadParams{ProcessID: "p", AfterSeq: 8, Ack: 8})
+	}
+	if err == nil {
+		err = c.Write(t.Context(), "p", "w", []byte("hi"))
+	}
+	if err == nil {
+		err = c.WriteFile(t.Context(), "/f", []byte("hi"))
+	}
+	if err == nil {
+		err = c.Forget(t.Context(), "p")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "process/start ,process/read ,sojourn/process/ack ,process/read ,process/write \"aGk=\",fs/writeFile \"aGk=\",sojourn/process/remove "
+	if got := strings.Join(methods, ","); got != want {
+		t.Fatalf("heard %s, want %s", got, want)
+	}
+}

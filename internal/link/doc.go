@@ -13,8 +13,10 @@
 //
 // # Invariants
 //
-// Bytes are bytes: output and input travel as base64, paths as file URIs, so
-// nothing is re-coded. A chunk once delivered never changes and a sequence
+// Bytes are bytes: output and input travel as a payload behind the JSON of their
+// message, or as base64 in it where one side knows no payloads; paths travel as file
+// URIs. Nothing is re-coded. What our extensions are has a number ([Revision]), and
+// both sides keep to the lower one. A chunk once delivered never changes and a sequence
 // number is never used twice. Closed in a [ReadResult] means that everything
 // the process wrote has been handed over. A frame is at most [MaxFrameBytes];
 // memory for it is only taken as its bytes arrive.

@@ -33,10 +33,9 @@ func (c *Client) WriteFile(ctx context.Context, name string, data []byte) error 
 	if len(data) > MaxFileBytes {
 		return fmt.Errorf("%s: %d bytes: %w", MethodWriteFile, len(data), ErrLimit)
 	}
-	if data == nil {
-		data = []byte{}
-	}
-	return c.call(ctx, MethodWriteFile, WriteFileParams{Path: PathURI(name), Data: data}, nil)
+	p := WriteFileParams{Path: PathURI(name), Data: []byte{}}
+	_, err := c.exchange(ctx, MethodWriteFile, &p, c.ship(&p.Data, data), nil)
+	return err
 }
 
 // CreateDirectory makes a directory; recursive makes its parents too and is

@@ -1,10 +1,12 @@
 package link
 
 import (
+	"bufio"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"sync"
 )
@@ -25,15 +27,31 @@ type Transport interface {
 	Close() error
 }
 
+// WriteParts sends one message that lies in several pieces. The pieces are not
+// used any more when it returns.
+func WriteParts(t Transport, parts ...[]byte) error {
+	if f, ok := t.(*framed); ok {
+		return f.writeParts(parts)
+	}
+	return t.Write(slices.Concat(parts...))
+}
+
 // Framed carries messages over a byte stream, each behind its length as four
 // bytes, big-endian.
-func Framed(rwc io.ReadWriteCloser) Transport { return &framed{rwc: rwc} }
+func Framed(rwc io.ReadWriteCloser) Transport {
+	return &framed{rwc: rwc, r: bufio.NewReaderSize(rwc, readBuffer)}
+}
+
+// readBuffer lets a small message arrive with its length in one read. What is
+// larger goes past it.
+const readBuffer = 16 << 10
 
 type framed struct {
 	rwc io.ReadWriteCloser
+	r   *bufio.Reader
 
 	wmu  sync.Mutex
-	wbuf []byte // frame under construction, for messages up to coalesceBytes
+	wbuf []byte // frame under construction, for messages up to coalesceBytes, or its length
 	werr error  // a failed write leaves the stream in the middle of a frame
 }
 
@@ -41,7 +59,41 @@ type framed struct {
 const coalesceBytes = 64 << 10
 
 // Read returns the next message.
-func (f *framed) Read() ([]byte, error) { return readFrame(f.rwc) }
+func (f *framed) Read() ([]byte, error) { return readFrame(f.r) }
+
+// frameBytes is how much memory is taken on trust. It has room for the output that
+// a read returns by default.
+const frameBytes = 1<<20 + 128<<10
+
+// frames holds the memory of messages that were used: frameBytes, and what is left
+// when that is halved several times.
+var frames [5]sync.Pool
+
+// newFrame has no bytes, and room for size, or for frameBytes of them.
+func newFrame(size int64) []byte {
+	size = min(size, frameBytes)
+	if size <= frameBytes>>len(frames) {
+		return make([]byte, 0, size)
+	}
+	class := 0
+	for size <= frameBytes>>(class+1) {
+		class++
+	}
+	if b, ok := frames[class].Get().(*[]byte); ok {
+		return *b
+	}
+	return make([]byte, 0, frameBytes>>class)
+}
+
+// reuseFrame takes the memory of a message that nobody uses any more.
+func reuseFrame(frame []byte) {
+	frame = frame[:0]
+	for class := range frames {
+		if cap(frame) == frameBytes>>class {
+			frames[class].Put(&frame)
+		}
+	}
+}
 
 // readFrame reads one frame. The length is the far side's claim, so memory
 // grows with what really arrives.
@@ -57,11 +109,10 @@ func readFrame(r io.Reader) ([]byte, error) {
 	if size > MaxFrameBytes {
 		return nil, fmt.Errorf("read frame of %d bytes: %w", size, ErrFrameTooLarge)
 	}
-	const step = 1 << 20
-	msg := make([]byte, 0, min(size, step))
+	msg := newFrame(size)
 	for int64(len(msg)) < size {
 		have := len(msg)
-		want := min(int(size)-have, max(step, have)) // doubles
+		want := min(int(size)-have, max(cap(msg)-have, have)) // doubles
 		msg = slices.Grow(msg, want)[:have+want]
 		if _, err := io.ReadFull(r, msg[have:]); err != nil {
 			if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -75,29 +126,37 @@ func readFrame(r io.Reader) ([]byte, error) {
 
 // Write sends one message.
 func (f *framed) Write(msg []byte) error {
-	if len(msg) > MaxFrameBytes {
-		return fmt.Errorf("write frame of %d bytes: %w", len(msg), ErrFrameTooLarge)
+	return f.writeParts([][]byte{msg})
+}
+
+func (f *framed) writeParts(parts [][]byte) error {
+	size := 0
+	for _, part := range parts {
+		size += len(part)
+	}
+	if size > MaxFrameBytes {
+		return fmt.Errorf("write frame of %d bytes: %w", size, ErrFrameTooLarge)
 	}
 	f.wmu.Lock()
 	defer f.wmu.Unlock()
 	if f.werr != nil {
 		return f.werr
 	}
-	f.werr = f.writeLocked(msg)
+	f.werr = f.writeLocked(size, parts)
 	return f.werr
 }
 
-func (f *framed) writeLocked(msg []byte) error {
-	f.wbuf = binary.BigEndian.AppendUint32(f.wbuf[:0], uint32(len(msg)))
-	if len(msg) <= coalesceBytes {
-		f.wbuf = append(f.wbuf, msg...)
+func (f *framed) writeLocked(size int, parts [][]byte) error {
+	f.wbuf = binary.BigEndian.AppendUint32(f.wbuf[:0], uint32(size))
+	if size <= coalesceBytes {
+		for _, part := range parts {
+			f.wbuf = append(f.wbuf, part...)
+		}
 		_, err := f.rwc.Write(f.wbuf)
 		return err
 	}
-	if _, err := f.rwc.Write(f.wbuf); err != nil {
-		return err
-	}
-	_, err := f.rwc.Write(msg)
+	vec := append(net.Buffers{f.wbuf}, parts...)
+	_, err := vec.WriteTo(f.rwc)
 	return err
 }
 

@@ -17,6 +17,10 @@ type Message struct {
 	Params json.RawMessage
 	Result json.RawMessage
 	Error  *Error
+	// Payload is what follows the JSON; nil when nothing does.
+	Payload []byte
+
+	frame []byte // what all of it was read from
 }
 
 // Request reports whether m expects an answer.
@@ -27,9 +31,13 @@ func (m *Message) Request() bool { return m.Method != "" && m.ID != nil }
 // wrong, the message returned beside the error carries it. Params and Result
 // are slices of data; that they are valid JSON is for their reader to find out.
 func DecodeMessage(data []byte) (Message, error) {
-	var m Message
+	body, payload, err := splitPayload(data)
+	if err != nil {
+		return Message{}, err
+	}
+	m := Message{Payload: payload, frame: data}
 	var failure []byte
-	s := scanner{data: data}
+	s := scanner{data: body}
 	ok := s.object(func(key string) bool {
 		var v []byte
 		var ok bool
@@ -92,11 +100,22 @@ func validID(id json.RawMessage) bool {
 }
 
 // EncodeMessage writes m as JSON. Its ID, Params and Result are taken to be
-// JSON already. The version is sent for the sake of strict readers and not
+// JSON already. A payload follows it. The version is sent for the sake of strict readers and not
 // asked for, since the public protocol leaves it out.
 func EncodeMessage(m Message) ([]byte, error) {
-	const names = 128 // room for everything but the parts
-	b := make([]byte, 0, names+len(m.ID)+len(m.Method)+len(m.Params)+len(m.Result))
+	if m.Payload != nil {
+		return encodeWith(m, m.Payload)
+	}
+	return appendMessage(make([]byte, 0, m.room()), m)
+}
+
+// room is about how many bytes the JSON of m takes.
+func (m *Message) room() int {
+	const names = 128 // everything but the parts
+	return names + len(m.ID) + len(m.Method) + len(m.Params) + len(m.Result)
+}
+
+func appendMessage(b []byte, m Message) ([]byte, error) {
 	b = append(b, `{"jsonrpc":"2.0"`...)
 	b = appendPart(b, "id", m.ID)
 	if m.Method != "" {

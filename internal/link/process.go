@@ -68,6 +68,15 @@ type ReadResult struct {
 	FirstSeq     int64
 	DroppedBytes int64
 	Ending
+
+	frame []byte // what the chunks lie in, when it may be used again
+}
+
+// Release gives the memory of the chunks back for later reads; they must not be
+// used after it. Without it the garbage collector does the same, later.
+func (r *ReadResult) Release() {
+	reuseFrame(r.frame)
+	r.Chunks, r.frame = nil, nil
 }
 
 // Ending is what a keeper knows of a process once it has exited; all of it
@@ -121,13 +130,18 @@ func (c *Client) wireRead(p ReadParams) ProcessReadParams {
 // readCall makes a call that is answered with output after a sequence number.
 func (c *Client) readCall(ctx context.Context, method string, params any, after int64) (ReadResult, error) {
 	var r ProcessReadResult
-	if err := c.call(ctx, method, params, &r); err != nil {
+	m, err := c.exchange(ctx, method, params, nil, &r)
+	if err != nil {
 		return ReadResult{}, err
 	}
 	if err := r.check(after); err != nil {
 		return ReadResult{}, fmt.Errorf("%s: %w", method, err)
 	}
-	return r.result(), nil
+	out := r.result()
+	if m.Payload != nil {
+		out.frame = m.frame
+	}
+	return out, nil
 }
 
 // check refuses a result whose sequence does not go forward from after: who
@@ -184,6 +198,10 @@ func (c *OutputChunk) AppendJSON(b []byte) []byte {
 	b = append(b, `","chunk":"`...)
 	b = base64.StdEncoding.AppendEncode(b, c.Chunk)
 	b = append(b, '"')
+	if c.Size != 0 {
+		b = append(b, `,"size":`...)
+		b = strconv.AppendInt(b, int64(c.Size), 10)
+	}
 	if c.Offset != 0 {
 		b = append(b, `,"offset":`...)
 		b = strconv.AppendInt(b, c.Offset, 10)
@@ -219,12 +237,10 @@ func (c *Client) Write(ctx context.Context, processID, writeID string, data []by
 	if len(data) > MaxWriteBytes {
 		return fmt.Errorf("%s: %d bytes: %w", MethodProcessWrite, len(data), ErrLimit)
 	}
-	if data == nil {
-		data = []byte{}
-	}
 	var r ProcessWriteResult
 	for {
-		err := c.call(ctx, MethodProcessWrite, ProcessWriteParams{ProcessID: processID, Chunk: data, WriteID: writeID}, &r)
+		p := ProcessWriteParams{ProcessID: processID, Chunk: []byte{}, WriteID: writeID}
+		_, err := c.exchange(ctx, MethodProcessWrite, &p, c.ship(&p.Chunk, data), &r)
 		if err != nil {
 			return err
 		}

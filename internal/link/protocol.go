@@ -47,7 +47,8 @@ const (
 //
 //	0 (or none)  no more than the methods of the first keepers
 //	1            process/run; ackSeq and gatherUs in reads; process/remove
-//	             also as a notification
+//	             also as a notification; payloads: of answers with output or
+//	             a file, and of process/write and fs/writeFile
 const Revision = 1
 
 // Notifications from the serving side. Each carries the processId and, where
@@ -206,6 +207,7 @@ type OutputChunk struct {
 	Seq    int64  `json:"seq"`
 	Stream string `json:"stream"`
 	Chunk  []byte `json:"chunk"`
+	Size   int    `json:"size,omitempty"` // in place of the bytes, when they are in the payload
 	Offset int64  `json:"offset,omitempty"`
 }
 

@@ -172,8 +172,13 @@ func (s *scanner) chunk(into *OutputChunk) bool {
 			return s.integer(&into.Offset)
 		case "stream":
 			v, ok := s.text()
-			into.Stream = string(v)
+			into.Stream = streamName(v)
 			return ok && !bytes.ContainsRune(v, '\\')
+		case "size":
+			var n int64
+			ok := s.integer(&n)
+			into.Size = int(n)
+			return ok && n == int64(into.Size)
 		case "chunk":
 			return s.bytes(&into.Chunk)
 		}
@@ -182,11 +187,25 @@ func (s *scanner) chunk(into *OutputChunk) bool {
 	})
 }
 
+// streamName is string(v), without memory for the names there are.
+func streamName(v []byte) string {
+	for _, name := range []string{Stdout, Stderr, PTY} {
+		if string(v) == name {
+			return name
+		}
+	}
+	return string(v)
+}
+
 // bytes reads a string of base64.
 func (s *scanner) bytes(into *[]byte) bool {
 	v, ok := s.text()
 	if !ok {
 		return false
+	}
+	if len(v) == 0 {
+		*into = []byte{}
+		return true
 	}
 	*into = make([]byte, base64.StdEncoding.DecodedLen(len(v)))
 	n, err := base64.StdEncoding.Strict().Decode(*into, v)

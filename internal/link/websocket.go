@@ -80,7 +80,11 @@ func (s *socket) Write(msg []byte) error {
 	if len(msg) > MaxFrameBytes {
 		return fmt.Errorf("write message of %d bytes: %w", len(msg), ErrFrameTooLarge)
 	}
-	return s.conn.Write(s.ctx, websocket.MessageText, msg)
+	kind := websocket.MessageText
+	if len(msg) > 0 && msg[0] == payloadMark {
+		kind = websocket.MessageBinary
+	}
+	return s.conn.Write(s.ctx, kind, msg)
 }
 
 // Close drops the connection without the closing handshake: the far side may

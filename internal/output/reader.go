@@ -78,6 +78,11 @@ func (s *Store) Reader(session, exec string, inline []byte) (*Reader, error) {
 	return newReader(&output{refs: 1, view: v, files: f, over: true}), nil
 }
 
+// None returns a reader of an output that is finished and empty.
+func None() *Reader {
+	return newReader(&output{refs: 1, view: view{state: state{finished: true}}, over: true})
+}
+
 // join takes a reference to an output that has a writer, and returns nil when it
 // has none.
 func (s *Store) join(n name) *output {

@@ -112,6 +112,24 @@ func (s *Store) RemoveSession(session string) error {
 	return syncDir(s.root, ".")
 }
 
+// Remove deletes the output of one exec, for one that is damaged. It fails with
+// [ErrBusy] while it is being written. One of which nothing is here is no error.
+func (s *Store) Remove(session, exec string) error {
+	n := name{session, exec}
+	if !n.valid() {
+		return fmt.Errorf("remove output: bad ids %q, %q", session, exec)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.live[n] != nil {
+		return fmt.Errorf("remove output of exec %s: %w", exec, ErrBusy)
+	}
+	if err := s.remove(n); err != nil {
+		return fmt.Errorf("remove output of exec %s: %w", exec, err)
+	}
+	return nil
+}
+
 // files are the two files of an output. The zero value is none.
 type files struct{ data, index *os.File }
 

@@ -77,6 +77,8 @@ type Config struct {
 	Dir string
 	// Programs are further programs that the sandboxes have, by argv[0].
 	Programs map[string]keeper.Program
+	// HostPrograms makes the sandboxes run the host's programs, and no others.
+	HostPrograms bool
 	// WrapStore, if not nil, is put around the store at each start.
 	WrapStore func(store.Store) store.Store
 }
@@ -109,6 +111,7 @@ func Start(t testing.TB, c Config) *Server {
 	s.Fake = fake.New(fake.Config{
 		Dir:      filepath.Join(s.Dir, "sandboxes"),
 		Programs: programs,
+		Host:     c.HostPrograms,
 	})
 	key, err := age.GenerateX25519Identity()
 	if err != nil {

@@ -57,9 +57,13 @@ type place struct{ box atomic.Pointer[box] }
 
 func (p *place) mapPath(name string) string { return p.box.Load().mapPath(name) }
 
-func (b *box) start(programs map[string]keeper.Program) {
+func (b *box) start(cfg Config) {
+	programs := cfg.Programs
 	if programs == nil {
-		programs = map[string]keeper.Program{} // nil would mean: real processes
+		programs = map[string]keeper.Program{} // nil means: real processes
+	}
+	if cfg.Host {
+		programs = nil
 	}
 	at := &place{}
 	at.box.Store(b)

@@ -27,6 +27,9 @@ type Config struct {
 	// Programs are the programs that can be started, by argv[0]. Nothing else
 	// can.
 	Programs map[string]keeper.Program
+	// Host makes the keepers run programs of the host instead, as processes of their
+	// own: those see the host's paths, but for their working directory.
+	Host bool
 }
 
 // Faults says what goes wrong. In the zero value nothing does.
@@ -180,7 +183,7 @@ func (d *Driver) make(ctx context.Context, k key, spec sandbox.Spec) (sandbox.Sa
 	}
 	b.half = f.CreateHalf
 	if !b.half {
-		b.start(d.cfg.Programs)
+		b.start(d.cfg)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
