@@ -20,6 +20,7 @@ FUZZTIME ?= 10s
 BENCHTIME ?= 1s
 KILLS ?= 200
 AGENTS ?= all
+DRIVERS ?= namespace gvisor
 
 .PHONY: help
 help: ## print this list
@@ -85,6 +86,10 @@ bench: ## the benchmarks, each beside its limit (BENCHTIME=1s)
 .PHONY: bench-sandbox
 bench-sandbox: build ## every sandbox driver beside runsc, bwrap and docker, in one table; minutes
 	SOJOURN_BENCH_SANDBOX=$(CURDIR)/bin/sojourn $(GO) test -count=1 -timeout 10m -run '^$$' -bench '^BenchmarkSandboxes$$' -benchtime 1x -v ./cmd/sojourn
+
+.PHONY: bench-exec
+bench-exec: build ## execs, output and files of one warm sandbox over HTTP, each beside its limit (DRIVERS="namespace gvisor")
+	SOJOURN_BENCH_EXEC=$(CURDIR)/bin/sojourn SOJOURN_BENCH_DRIVERS="$(DRIVERS)" $(GO) test -count=1 -timeout 20m -run '^$$' -bench '^BenchmarkExecs$$' -benchtime 1x -v ./cmd/sojourn
 
 .PHONY: bench-agents
 bench-agents: ## agents in a sandbox, ours and a real one, beside themselves under a bare client

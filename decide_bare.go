@@ -153,11 +153,8 @@ func (d *Decision) Delete() error {
 	if err := d.bare(); err != nil {
 		return err
 	}
-	if s.State != SessionClosed && s.State != SessionNew {
+	if s.State != SessionClosed {
 		return invalidState(*s, "cannot be deleted: stop or cancel it first")
-	}
-	if s.State == SessionNew {
-		d.close(CloseCancelled, Ending{Reason: StopCancelled})
 	}
 	if s.DeletedAt.IsZero() {
 		s.DeletedAt, s.UpdatedAt = d.now, d.now

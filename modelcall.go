@@ -162,5 +162,5 @@ func (f Facts) AdmitModelCall(epoch int64, now time.Time) error {
 	if l == nil || l.Epoch != epoch || l.State != LeaseDraining && !l.Live(now) {
 		return Errorf(CodeWorkspaceExpired, "The lease of this sandbox has ended, and with it its access to models.")
 	}
-	return f.Session.Budget.Admit()
+	return f.Session.BudgetAt(now).Admit()
 }

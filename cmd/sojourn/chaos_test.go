@@ -254,16 +254,7 @@ func (c *chaos) settle() {
 		c.insist(http.MethodPost, "/v1/sessions/"+s.id+"/archive", nil, &out)
 	}
 	c.t.Logf("%d sessions, %d runs, %d of them lost to a kill and said so", len(c.sessions), runs, lost)
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		left := sandboxProcesses(c.server.dir, c.server.cmd.Process.Pid)
-		if len(left) == 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			c.t.Errorf("G7: %d processes of sandboxes are left: %v", len(left), left)
-			return
-		}
-	}
+	c.nothingLeft()
 }
 
 // check checks one session: one end per run (G1), no gap and the same log for
