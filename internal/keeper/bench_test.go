@@ -53,6 +53,21 @@ func (v *versus) loop(b *testing.B, ours, limit func()) {
 	}
 	b.ReportMetric(float64(v.ours)/float64(v.limit), "x-of-limit")
 	b.ReportMetric(float64(v.oursUsed)/float64(v.limitUsed), "cpu-x-of-limit")
+	b.ReportMetric(v.peak(b), "keeper-MiB")
+}
+
+// peak is the most memory that the keeper had resident.
+func (v *versus) peak(b *testing.B) float64 {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", v.keeper))
+	if err != nil {
+		b.Fatal(err)
+	}
+	var kib int
+	_, rest, _ := strings.Cut(string(status), "VmHWM:")
+	if _, err := fmt.Sscan(rest, &kib); err != nil {
+		b.Fatal(err)
+	}
+	return float64(kib) / 1024
 }
 
 // used is the processor time so far.
@@ -153,7 +168,7 @@ func BenchmarkOutput(b *testing.B) {
 func readAll(b *testing.B, p *link.Peer, id string) {
 	r, err := p.Run(b.Context(), link.StartParams{
 		ProcessID: id, Argv: []string{"head", "-c", fmt.Sprint(benchBytes), "/dev/zero"}, Env: env(), Cwd: "/", Retain: link.RetainAck,
-	}, link.ReadParams{Wait: link.MaxWait, Gather: time.Millisecond})
+	}, link.ReadParams{Wait: link.MaxWait, Gather: 5 * time.Millisecond})
 	got := 0
 	for err == nil {
 		for _, ch := range r.Chunks {
@@ -164,7 +179,7 @@ func readAll(b *testing.B, p *link.Peer, id string) {
 		}
 		after := r.NextSeq - 1
 		r.Release()
-		r, err = p.Read(b.Context(), link.ReadParams{ProcessID: id, AfterSeq: after, Ack: after, Wait: link.MaxWait, Gather: time.Millisecond})
+		r, err = p.Read(b.Context(), link.ReadParams{ProcessID: id, AfterSeq: after, Ack: after, Wait: link.MaxWait, Gather: 5 * time.Millisecond})
 	}
 	if err != nil || got != benchBytes {
 		b.Fatalf("%d bytes arrived, %v", got, err)
@@ -175,7 +190,8 @@ func readAll(b *testing.B, p *link.Peer, id string) {
 	}
 }
 
-// BenchmarkInput writes to a process that reads and forgets it.
+// BenchmarkInput writes to a process that reads and forgets it. Its limit is the
+// same process fed from a Unix socket without a protocol.
 func BenchmarkInput(b *testing.B) {
 	p, v := benchPeer(b)
 	b.SetBytes(benchBytes)
@@ -197,7 +213,30 @@ func BenchmarkInput(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-	}, func() { copySocket(b, benchBytes) })
+	}, func() { copyInput(b) })
+}
+
+// copyInput feeds a process through a Unix socket.
+func copyInput(b *testing.B) {
+	ln := listen(b)
+	defer ln.Close()
+	near, far := socketPair(b, ln)
+	cmd := exec.Command("sh", "-c", "exec cat >/dev/null")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- send(far, benchBytes) }()
+	n, err := io.CopyBuffer(struct{ io.Writer }{in}, struct{ io.Reader }{near}, make([]byte, 64<<10))
+	near.Close()
+	in.Close()
+	if err != nil || n != benchBytes || <-done != nil || cmd.Wait() != nil {
+		b.Fatalf("%d bytes arrived, %v", n, err)
+	}
 }
 
 // BenchmarkFiles writes a file of 16 MiB and reads it again. Its limit is a copy of

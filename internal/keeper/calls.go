@@ -109,7 +109,7 @@ var handlers = map[string]handler{
 	link.MethodProcessStart: with(callStart),
 	link.MethodRun:          callRun,
 	link.MethodProcessRead:  onProcess(func(p link.ProcessReadParams) string { return p.ProcessID }, callRead),
-	link.MethodProcessWrite: with(callWrite),
+	link.MethodProcessWrite: callWrite,
 	link.MethodProcessSignal: onProcess(func(p link.SignalParams) string { return p.ProcessID },
 		callSignal),
 	link.MethodSignalTarget:     with(callSignalTarget),
@@ -190,7 +190,11 @@ func (e *exit) status() int {
 	return 126 // nothing could be run
 }
 
-func callWrite(c *conn, w link.ProcessWriteParams) (any, error) {
+func callWrite(c *conn, rq *request) (any, error) {
+	w, err := decodeWith[link.ProcessWriteParams](c, rq)
+	if err != nil {
+		return nil, err
+	}
 	p, err := c.k.find(w.ProcessID)
 	if err != nil {
 		return link.ProcessWriteResult{Status: link.WriteUnknownProcess}, nil
@@ -198,7 +202,12 @@ func callWrite(c *conn, w link.ProcessWriteParams) (any, error) {
 	if len(w.Chunk) > link.MaxWriteBytes || len(w.WriteID) > maxProcessID {
 		return nil, invalid("a write has at most %d bytes and an id of %d", link.MaxWriteBytes, maxProcessID)
 	}
-	status, err := p.write(c.ctx, w.WriteID, w.Chunk)
+	data := piece{data: w.Chunk}
+	if rq.Payload != nil {
+		m := rq.Message
+		data.free = m.Release
+	}
+	status, err := p.write(c.ctx, w.WriteID, data)
 	return link.ProcessWriteResult{Status: status}, err
 }
 

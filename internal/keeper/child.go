@@ -325,8 +325,12 @@ func pipe() (read, write int, err error) {
 	return fds[0], fds[1], nil
 }
 
-// nonblock lets the runtime's poller watch our end of a pipe.
-func nonblock(fd int) error { return unix.SetNonblock(fd, true) }
+// nonblock lets the runtime's poller watch our end of a pipe, which has no other
+// flags yet.
+func nonblock(fd int) error {
+	_, err := unix.FcntlInt(uintptr(fd), unix.F_SETFL, unix.O_NONBLOCK)
+	return err
+}
 
 // fileSink is the writing end of a stdin pipe.
 type fileSink struct{ *os.File }

@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -95,7 +96,7 @@ func callReadFile(c *conn, p link.PathParams) (any, error) {
 		return nil, err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, link.MaxFileBytes+1))
+	data, err := readBounded(f, link.MaxFileBytes+1)
 	if err != nil {
 		return nil, err
 	}
@@ -103,6 +104,18 @@ func callReadFile(c *conn, p link.PathParams) (any, error) {
 		return nil, fmt.Errorf("read %s: over %d bytes: %w", p.Path, link.MaxFileBytes, link.ErrLimit)
 	}
 	return &link.ReadFileResult{Data: data}, nil
+}
+
+// readBounded reads a file to its end or to a limit. The size that it has is only
+// where to begin: it may grow meanwhile, and what the kernel makes up has none.
+func readBounded(f *os.File, limit int64) ([]byte, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	data := bytes.NewBuffer(make([]byte, 0, min(max(info.Size(), 0), limit)+bytes.MinRead))
+	_, err = data.ReadFrom(io.LimitReader(f, limit))
+	return data.Bytes(), err
 }
 
 func callWriteFile(c *conn, p link.WriteFileParams) (any, error) {

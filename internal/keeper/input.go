@@ -25,13 +25,19 @@ type sink interface {
 // input is the queue in front of a process's stdin. run is its only consumer.
 type input struct {
 	mu      sync.Mutex
-	queue   [][]byte
+	queue   []piece
 	queued  int // bytes in queue
 	closed  bool
 	seen    map[string]struct{}
 	ids     []string // ring of the ids in seen
 	oldest  int      // index into ids once it is full
 	changed chan struct{}
+}
+
+// piece is input that waits. free gives its memory back and may be nil.
+type piece struct {
+	data []byte
+	free func()
 }
 
 func newInput() *input {
@@ -44,8 +50,9 @@ func (in *input) broadcastLocked() {
 }
 
 // write queues data once for each id and returns a Write word. It waits while
-// the queue is full; when ctx ends first, nothing has been taken.
-func (in *input) write(ctx context.Context, id string, data []byte) (string, error) {
+// the queue is full; when ctx ends first, nothing has been taken. What is queued
+// is freed once it has gone out.
+func (in *input) write(ctx context.Context, id string, p piece) (string, error) {
 	for {
 		if err := ctx.Err(); err != nil {
 			return "", context.Cause(ctx)
@@ -59,8 +66,8 @@ func (in *input) write(ctx context.Context, id string, data []byte) (string, err
 			in.mu.Unlock()
 			return link.WriteStdinClosed, nil
 		}
-		if in.queued == 0 || in.queued+len(data) <= inputBytes {
-			in.takeLocked(id, data)
+		if in.queued == 0 || in.queued+len(p.data) <= inputBytes {
+			in.takeLocked(id, p)
 			in.mu.Unlock()
 			return link.WriteAccepted, nil
 		}
@@ -73,7 +80,7 @@ func (in *input) write(ctx context.Context, id string, data []byte) (string, err
 	}
 }
 
-func (in *input) takeLocked(id string, data []byte) {
+func (in *input) takeLocked(id string, p piece) {
 	if id != "" {
 		if len(in.ids) < writeIDs {
 			in.ids = append(in.ids, id)
@@ -84,9 +91,9 @@ func (in *input) takeLocked(id string, data []byte) {
 		}
 		in.seen[id] = struct{}{}
 	}
-	if len(data) > 0 {
-		in.queue = append(in.queue, data)
-		in.queued += len(data)
+	if len(p.data) > 0 {
+		in.queue = append(in.queue, p)
+		in.queued += len(p.data)
 		in.broadcastLocked()
 	}
 }
@@ -101,7 +108,7 @@ func (in *input) close(last []byte) {
 	}
 	in.closed = true
 	if last != nil {
-		in.queue = append(in.queue, last)
+		in.queue = append(in.queue, piece{data: last})
 		in.queued += len(last)
 	}
 	in.broadcastLocked()
@@ -130,13 +137,16 @@ func (in *input) run(w sink) {
 			<-changed
 			continue
 		}
-		data := in.queue[0]
+		p := in.queue[0]
 		in.mu.Unlock()
-		if _, err := w.Write(data); err != nil {
+		if _, err := w.Write(p.data); err != nil {
 			in.abort()
 			break
 		}
-		in.taken(len(data))
+		in.taken(len(p.data))
+		if p.free != nil {
+			p.free()
+		}
 	}
 	_ = w.Close() // the reading end is the process's; nobody else can be told
 }
@@ -149,7 +159,7 @@ func (in *input) taken(n int) {
 	if len(in.queue) == 0 {
 		return // aborted meanwhile
 	}
-	in.queue[0] = nil
+	in.queue[0] = piece{}
 	in.queue = in.queue[1:]
 	in.queued -= n
 	in.broadcastLocked()

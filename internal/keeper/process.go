@@ -214,7 +214,7 @@ func (p *process) closeStdin() {
 }
 
 // write gives input to the process and returns a Write word.
-func (p *process) write(ctx context.Context, id string, data []byte) (string, error) {
+func (p *process) write(ctx context.Context, id string, data piece) (string, error) {
 	if p.in == nil {
 		return link.WriteStdinClosed, nil
 	}

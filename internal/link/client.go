@@ -207,6 +207,7 @@ func (c *Client) write() {
 				c.fail(err)
 				return
 			}
+			reuseFrame(msg) // nobody else has it
 		}
 	}
 }

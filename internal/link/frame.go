@@ -112,7 +112,7 @@ func readFrame(r io.Reader) ([]byte, error) {
 	msg := newFrame(size)
 	for int64(len(msg)) < size {
 		have := len(msg)
-		want := min(int(size)-have, max(cap(msg)-have, have)) // doubles
+		want := min(int(size)-have, max(cap(msg)-have, 3*have)) // four times as large each time
 		msg = slices.Grow(msg, want)[:have+want]
 		if _, err := io.ReadFull(r, msg[have:]); err != nil {
 			if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {

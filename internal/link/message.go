@@ -67,6 +67,9 @@ func DecodeMessage(data []byte) (Message, error) {
 	if m.ID != nil && !validID(m.ID) {
 		return Message{}, fmt.Errorf("%w: the id is neither a number nor a string of up to %d bytes", ErrMalformed, maxIDBytes)
 	}
+	if m.Payload != nil {
+		m.ID = bytes.Clone(m.ID) // it answers for a payload that may be released by then
+	}
 	if failure != nil && !bytes.Equal(failure, []byte("null")) {
 		if err := json.Unmarshal(failure, &m.Error); err != nil {
 			return Message{ID: m.ID}, fmt.Errorf("%w: error: %w", ErrMalformed, err)
@@ -104,7 +107,7 @@ func validID(id json.RawMessage) bool {
 // asked for, since the public protocol leaves it out.
 func EncodeMessage(m Message) ([]byte, error) {
 	if m.Payload != nil {
-		return encodeWith(m, m.Payload)
+		return encodeWith(m)
 	}
 	return appendMessage(make([]byte, 0, m.room()), m)
 }

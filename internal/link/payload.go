@@ -3,7 +3,6 @@ package link
 import (
 	"encoding/binary"
 	"fmt"
-	"slices"
 )
 
 // Between two sides that both know revision 1, what is many bytes travels behind
@@ -50,22 +49,33 @@ func splitPayload(data []byte) (body, payload []byte, err error) {
 
 // EncodeHead writes the part of m that goes before a payload.
 func EncodeHead(m Message) ([]byte, error) {
-	b, err := appendMessage(make([]byte, payloadHead, payloadHead+m.room()), m)
+	return appendHead(make([]byte, 0, payloadHead+m.room()), m)
+}
+
+func appendHead(b []byte, m Message) ([]byte, error) {
+	b, err := appendMessage(append(b, payloadMark, 0, 0, 0, 0), m)
 	if err != nil {
 		return nil, err
 	}
-	b[0] = payloadMark
 	binary.BigEndian.PutUint32(b[1:], uint32(len(b)-payloadHead))
 	return b, nil
 }
 
-// encodeWith writes m with a payload behind it, which is copied.
-func encodeWith(m Message, payload []byte) ([]byte, error) {
-	b, err := EncodeHead(m)
+// encodeWith writes m with its payload behind it, which is copied. The memory may
+// be given back with reuseFrame.
+func encodeWith(m Message) ([]byte, error) {
+	b, err := appendHead(newFrame(int64(payloadHead+m.room()+len(m.Payload))), m)
 	if err != nil {
 		return nil, err
 	}
-	return append(slices.Grow(b, len(payload)), payload...), nil
+	return append(b, m.Payload...), nil
+}
+
+// Release gives the memory of m back, payload and all. Nothing of it may be used
+// any more. Without it the garbage collector does the same, later.
+func (m *Message) Release() {
+	reuseFrame(m.frame)
+	*m = Message{}
 }
 
 // carry gives a payload to what was decoded; nil is none.
