@@ -22,7 +22,7 @@ type Visit struct {
 	c    *compute
 	ctx  context.Context // ends with the visit, and then has its cause
 	end  context.CancelCauseFunc
-	stop func() // of the touching
+	stop func() // of the touching; nil for a visit that leaves no trace
 	once sync.Once
 }
 
@@ -54,6 +54,16 @@ func (e *Engine) Visit(ctx context.Context, ref Ref, wait time.Duration) (*Visit
 	if err != nil {
 		return nil, err
 	}
+	v, err := e.stay(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	v.stop = e.touchUntil(v.ctx, c, (*sojourn.Decision).VisitLease)
+	return v, nil
+}
+
+// stay makes a visit in a compute, which does not touch its lease.
+func (e *Engine) stay(ctx context.Context, c *compute) (*Visit, error) {
 	v := &Visit{e: e, c: c}
 	v.ctx, v.end = context.WithCancelCause(e.base)
 	e.mu.Lock()
@@ -65,7 +75,6 @@ func (e *Engine) Visit(ctx context.Context, ref Ref, wait time.Duration) (*Visit
 	e.wg.Add(1) // until Close: the engine waits for its visitors
 	e.wg.Go(v.watch)
 	e.mu.Unlock()
-	v.stop = e.touchUntil(v.ctx, c, (*sojourn.Decision).VisitLease)
 	e.clearStrays(ctx, c)
 	return v, nil
 }
@@ -103,6 +112,10 @@ func (v *Visit) Context() context.Context { return v.ctx }
 func (v *Visit) Close() {
 	v.once.Do(func() {
 		v.end(errLeft)
+		defer v.e.wg.Done()
+		if v.stop == nil {
+			return
+		}
 		v.stop()
 		// A run may have been sealed since the last touch, and not what was written
 		// after that.
@@ -110,7 +123,6 @@ func (v *Visit) Close() {
 		defer cancel()
 		v.e.touch(ctx, v.c, (*sojourn.Decision).VisitLease)
 		v.e.noteLimits(ctx, v.c)
-		v.e.wg.Done()
 	})
 }
 

@@ -1,0 +1,96 @@
+package engine
+
+import (
+	"context"
+	"io"
+	"path"
+	"time"
+
+	"github.com/sojourn-dev/sojourn/internal/link"
+)
+
+// FileArchive is a file or tree on its way to a reader, as a tar archive.
+type FileArchive struct {
+	Name  string // the last name of the path
+	Saved bool   // it is of the latest checkpoint
+
+	v    *Visit
+	p    *fileProgram
+	tree *savedTree
+	at   string // in the tree
+}
+
+// PackFiles opens what is at a path as an archive: the files of a directory under
+// their names in it, anything else under its own. A link is stored as a link; with
+// a slash behind it the path is the directory that it leads to. It waits, and has
+// the codes of [Engine.ReadFile]. The caller closes the archive.
+func (e *Engine) PackFiles(ctx context.Context, ref Ref, name string, wait time.Duration) (*FileArchive, error) {
+	at, err := parseFilePath(name)
+	if err != nil {
+		return nil, err
+	}
+	facts, saved, err := e.saved(ctx, ref, wait)
+	if err != nil {
+		return nil, err
+	}
+	a := &FileArchive{Name: path.Base(at.at)}
+	if saved {
+		a.Saved = true
+		if a.tree, err = e.savedTree(ctx, facts, at); err != nil {
+			return nil, err
+		}
+		a.at, err = a.tree.packable(ctx, at)
+		return a, err
+	}
+	err = e.within(ctx, func() (*Visit, error) { return e.glance(ctx, ref, wait) }, func(v *Visit) error {
+		a.v = v
+		a.p, err = v.begin(ctx, link.ProgramPack, link.PathURI(at.root), at.uri())
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// Copy writes the archive to w. Unless there is an error it is whole, but for what
+// leftOut says, a line each: files that could not be read, or are no files.
+func (a *FileArchive) Copy(ctx context.Context, w io.Writer) (leftOut string, err error) {
+	if a.tree != nil {
+		return "", a.tree.pack(ctx, w, a.at)
+	}
+	_, err = a.p.copy(ctx, w)
+	return a.p.notes.String(), err
+}
+
+// Close ends the copy.
+func (a *FileArchive) Close() {
+	if a.p != nil {
+		a.p.drop()
+		a.v.Close()
+	}
+}
+
+// UnpackFiles takes a tar archive apart in the directory at a path, which is made
+// if need be. Each file is there whole or as it was before. An archive that leads
+// out of the directory, or is no archive, is refused with the reason "archive" and
+// the entry's name; what came before that stays. It returns how many bytes the
+// files have, and what was left out, a line each. It waits, and has the codes of
+// [Engine.WriteFiles].
+func (e *Engine) UnpackFiles(ctx context.Context, ref Ref, name string, archive io.Reader, wait time.Duration) (total int64, leftOut string, err error) {
+	at, err := parseFilePath(name)
+	if err != nil {
+		return 0, "", err
+	}
+	v, err := e.Visit(ctx, ref, wait)
+	if err != nil {
+		return 0, "", err
+	}
+	defer v.Close()
+	p, err := v.feed(ctx, archive, link.ProgramUnpack, link.PathURI(at.root), at.uri())
+	if err != nil {
+		return 0, "", err
+	}
+	defer p.drop()
+	return p.reply.Length, p.notes.String(), v.noteFiles(ctx, []string{at.at}, p.reply.Length)
+}
