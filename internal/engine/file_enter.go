@@ -19,6 +19,8 @@ func (e *Engine) saved(ctx context.Context, ref Ref, wait time.Duration) (facts 
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, wait, saving)
 	defer cancel()
+	w := e.watchSession(ref.ID)
+	defer w.stop()
 	for {
 		if facts, err = e.Session(ctx, ref); err != nil {
 			return facts, false, err
@@ -30,12 +32,10 @@ func (e *Engine) saved(ctx context.Context, ref Ref, wait time.Duration) (facts 
 		if l == nil || l.State.Terminal() {
 			return facts, true, nil
 		}
-		// Every step of a lease is an event.
-		c := e.cfg.Hub.Subscribe(s.ID, s.LastSeq)
-		_, err := c.Next(ctx)
-		c.Close()
-		if err != nil {
-			return facts, false, err
+		select {
+		case <-w.changed:
+		case <-ctx.Done():
+			return facts, false, context.Cause(ctx)
 		}
 	}
 }
@@ -55,16 +55,40 @@ func (e *Engine) glance(ctx context.Context, ref Ref, wait time.Duration) (*Visi
 	return e.Visit(ctx, ref, wait)
 }
 
-// within calls do in the sandbox of a session, and again in the next one when that
-// is replaced meanwhile: do must be able to begin anew. Visits that do leaves open
-// are the ones of its result.
-func (e *Engine) within(ctx context.Context, enter func() (*Visit, error), do func(*Visit) error) error {
+// lookInto reads files: with live from the sandbox of a session, or with rest from
+// the latest checkpoint of one that has none. Both may be called again, when the
+// sandbox is replaced or given up meanwhile. A visit is live's to close when that
+// succeeds.
+func (e *Engine) lookInto(ctx context.Context, ref Ref, wait time.Duration, live func(*Visit) error, rest func(sojourn.Facts) error) error {
 	for try := 1; ; try++ {
-		v, err := enter()
+		facts, saved, err := e.saved(ctx, ref, wait)
+		if err != nil {
+			return err
+		}
+		if saved {
+			return rest(facts)
+		}
+		v, err := e.glance(ctx, ref, wait)
 		if err == nil {
-			if err = do(v); err == nil {
+			if err = live(v); err == nil {
 				return nil
 			}
+			v.Close()
+		}
+		ended := sojourn.CodeOf(err) == sojourn.CodeInvalidState && facts.Session.State == sojourn.SessionOpen
+		if !replaced(err) && !ended || try == enterTries || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// writeInto calls do in the sandbox of a session, and again in the next one when
+// that is replaced meanwhile.
+func (e *Engine) writeInto(ctx context.Context, ref Ref, wait time.Duration, do func(*Visit) error) error {
+	for try := 1; ; try++ {
+		v, err := e.Visit(ctx, ref, wait)
+		if err == nil {
+			err = do(v)
 			v.Close()
 		}
 		if !replaced(err) || try == enterTries || ctx.Err() != nil {

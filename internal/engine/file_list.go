@@ -55,18 +55,14 @@ func (e *Engine) ListFiles(ctx context.Context, ref Ref, q FileQuery, wait time.
 	if err != nil {
 		return FilePage{}, err
 	}
-	facts, saved, err := e.saved(ctx, ref, wait)
-	if err != nil {
-		return FilePage{}, err
-	}
-	if saved {
-		return e.listSaved(ctx, facts, at, q, after)
-	}
 	var page FilePage
-	err = e.within(ctx, func() (*Visit, error) { return e.glance(ctx, ref, wait) }, func(v *Visit) error {
+	err = e.lookInto(ctx, ref, wait, func(v *Visit) error {
 		if page, err = v.list(ctx, at, q, after); err == nil {
 			v.Close()
 		}
+		return err
+	}, func(f sojourn.Facts) error {
+		page, err = e.listSaved(ctx, f, at, q, after)
 		return err
 	})
 	return page, err

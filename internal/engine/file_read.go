@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/internal/checkpoint"
 	"github.com/sojourn-dev/sojourn/internal/link"
 )
@@ -36,15 +37,8 @@ func (e *Engine) ReadFile(ctx context.Context, ref Ref, name string, from, n int
 	if err != nil {
 		return nil, err
 	}
-	facts, saved, err := e.saved(ctx, ref, wait)
-	if err != nil {
-		return nil, err
-	}
-	if saved {
-		return e.readSaved(ctx, facts, at, from, n)
-	}
 	r := &FileReader{}
-	err = e.within(ctx, func() (*Visit, error) { return e.glance(ctx, ref, wait) }, func(v *Visit) error {
+	err = e.lookInto(ctx, ref, wait, func(v *Visit) error {
 		p, err := v.begin(ctx, link.ProgramRead, link.PathURI(at.root), at.uri(), strconv.FormatInt(from, 10), strconv.FormatInt(n, 10))
 		if err != nil {
 			return err
@@ -55,6 +49,9 @@ func (e *Engine) ReadFile(ctx context.Context, ref Ref, name string, from, n int
 		}
 		*r = FileReader{Info: infoOf(at.at, *p.reply.File), From: p.reply.From, Length: p.reply.Length, v: v, p: p}
 		return nil
+	}, func(f sojourn.Facts) error {
+		r, err = e.readSaved(ctx, f, at, from, n)
+		return err
 	})
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"path"
 	"time"
 
+	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/internal/link"
 )
 
@@ -29,22 +30,16 @@ func (e *Engine) PackFiles(ctx context.Context, ref Ref, name string, wait time.
 	if err != nil {
 		return nil, err
 	}
-	facts, saved, err := e.saved(ctx, ref, wait)
-	if err != nil {
-		return nil, err
-	}
 	a := &FileArchive{Name: path.Base(at.at)}
-	if saved {
-		a.Saved = true
-		if a.tree, err = e.savedTree(ctx, facts, at); err != nil {
-			return nil, err
-		}
-		a.at, err = a.tree.packable(ctx, at)
-		return a, err
-	}
-	err = e.within(ctx, func() (*Visit, error) { return e.glance(ctx, ref, wait) }, func(v *Visit) error {
+	err = e.lookInto(ctx, ref, wait, func(v *Visit) error {
 		a.v = v
 		a.p, err = v.begin(ctx, link.ProgramPack, link.PathURI(at.root), at.uri())
+		return err
+	}, func(f sojourn.Facts) error {
+		a.Saved, a.v, a.p = true, nil, nil
+		if a.tree, err = e.savedTree(ctx, f, at); err == nil {
+			a.at, err = a.tree.packable(ctx, at)
+		}
 		return err
 	})
 	if err != nil {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -40,41 +41,44 @@ func (e *Engine) WriteFiles(ctx context.Context, ref Ref, list []FileWrite, wait
 		}
 	}
 	var done []FileInfo
-	err := e.within(ctx, func() (*Visit, error) { return e.Visit(ctx, ref, wait) }, func(v *Visit) error {
+	err := e.writeInto(ctx, ref, wait, func(v *Visit) error {
+		done = done[:0]
 		var err error
-		for i := len(done); i < len(list) && err == nil; i++ {
+		for i, w := range list {
 			var info FileInfo
-			if info, err = v.writeFile(ctx, paths[i], list[i]); err == nil {
-				done = append(done, info)
-			} else if replaced(err) && rewind(list[i].Data) != nil {
-				err = &sojourn.Error{
-					Code: sojourn.CodeUnavailable, Cause: err, RetryAfter: time.Second,
-					Message: "The sandbox was replaced while the file was written. The old file stays. Send it again.",
-				}
+			if info, err = v.writeFile(ctx, paths[i], w); err != nil {
+				break
 			}
+			done = append(done, info)
 		}
-		if len(done) == 0 || err != nil && replaced(err) {
-			return err
+		if replaced(err) {
+			return onceMore(list[:len(done)+1], err)
 		}
-		if noted := v.note(ctx, done); err == nil {
-			err = noted
-		}
-		if err == nil {
-			v.Close()
+		if len(done) > 0 {
+			err = cmp.Or(err, v.note(ctx, done))
 		}
 		return err
 	})
 	return done, err
 }
 
-// rewind brings a reader back to its beginning, if it can go there.
-func rewind(r io.Reader) error {
-	s, ok := r.(io.Seeker)
-	if !ok {
-		return io.ErrNoProgress
+// onceMore prepares to write all again, in the next sandbox: some may not have come
+// there. When that cannot be done it says so.
+func onceMore(list []FileWrite, lost error) error {
+	for _, w := range list {
+		s, ok := w.Data.(io.Seeker)
+		if ok {
+			_, err := s.Seek(0, io.SeekStart)
+			ok = err == nil
+		}
+		if !ok {
+			return &sojourn.Error{
+				Code: sojourn.CodeUnavailable, Cause: lost, RetryAfter: time.Second,
+				Message: "The sandbox was replaced while the file was written. Send it again.",
+			}
+		}
 	}
-	_, err := s.Seek(0, io.SeekStart)
-	return err
+	return lost
 }
 
 func (v *Visit) writeFile(ctx context.Context, at filePath, w FileWrite) (FileInfo, error) {
