@@ -301,6 +301,9 @@ func (e *Engine) register(c *compute) *compute {
 		return old
 	}
 	e.computes[c.session] = c
+	for _, w := range e.awaited[c.session] { // the commit that told of the lease came before
+		raise(w.changed)
+	}
 	closed := e.closed
 	if !closed {
 		e.wg.Go(func() { e.watch(c) })
