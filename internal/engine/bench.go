@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sojourn-dev/sojourn"
@@ -27,7 +28,8 @@ type bench struct {
 	left    bool // no follow starts any more
 	follows map[sojourn.ExecID]*follow
 
-	life life // its sandboxes
+	life    life // its sandboxes
+	capture atomic.Pointer[captureFlight]
 }
 
 // driveBench drives a bare session. It is the handler of the work kind "bench",
@@ -168,6 +170,9 @@ func (e *Engine) tellBench(c sojourn.Change) {
 		return
 	}
 	for _, x := range c.Execs {
+		if x.State == sojourn.ExecRunning {
+			b.disturb()
+		}
 		b.note(x)
 	}
 	raise(b.wake)

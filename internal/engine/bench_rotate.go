@@ -63,6 +63,9 @@ func (b *bench) vacate(ctx context.Context, f sojourn.Facts) (look, error) {
 			return next, err
 		}
 	}
+	if b.stopCapture() {
+		return look{}, nil
+	}
 	return look{}, b.commit(ctx, func(_ *store.Tx, d *sojourn.Decision) error {
 		s, l := d.Facts().Session, d.Facts().Lease
 		if !s.Rotating() || l.Epoch != s.Rotation.From || l.State != sojourn.LeaseHeld {

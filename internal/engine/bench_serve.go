@@ -19,6 +19,8 @@ type life struct {
 	retryAt time.Time // no sandbox is made or drained before
 	reachAt time.Time // none is taken over before
 	ending  time.Time // when execs were told to end that stand in the way; zero for none
+
+	captures captures
 }
 
 // job is the making, draining or taking over of a sandbox, beside the steps of its
@@ -126,7 +128,7 @@ func (b *bench) attend(ctx context.Context, f sojourn.Facts) (look, error) {
 	if b.hasNext(f) {
 		return look{}, b.startNext(ctx)
 	}
-	return look{at: at}, nil
+	return look{at: at}.sooner(b.checkpoint(f)), nil
 }
 
 // hasNext reports whether an exec that waits is to be started or refused now. Without

@@ -164,6 +164,9 @@ func (b *bench) windDrain(ctx context.Context, f sojourn.Facts) (look, error) {
 	if at, wait := b.waiting(); wait {
 		return at, nil
 	}
+	if b.stopCapture() {
+		return look{}, nil
+	}
 	return look{}, b.commit(ctx, func(_ *store.Tx, d *sojourn.Decision) error {
 		l, s := d.Facts().Lease, d.Facts().Session
 		if l.State != sojourn.LeaseHeld || s.State == sojourn.SessionOpen {

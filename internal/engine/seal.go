@@ -139,8 +139,8 @@ func (e *Engine) remains(ctx context.Context, facts sojourn.Facts) (*compute, er
 	return nil, sandbox.ErrGone
 }
 
-// capture makes a checkpoint of the files of the run's sandbox and reads it back.
-func (e *Engine) capture(ctx context.Context, c *compute, facts sojourn.Facts, row harness.Runtime) (checkpoint.Capture, error) {
+// captureSpec says what a checkpoint of the session's files in the sandbox holds.
+func (e *Engine) captureSpec(c *compute, facts sojourn.Facts, row harness.Runtime) checkpoint.Spec {
 	dirs := c.box.Dirs()
 	spec := checkpoint.Spec{
 		Workspace: dirs.Workspace, Home: dirs.Home, State: row.State, Cache: e.cfg.Cache,
@@ -152,19 +152,31 @@ func (e *Engine) capture(ctx context.Context, c *compute, facts sojourn.Facts, r
 	if l := facts.Lease; l != nil {
 		spec.Agent, _ = json.Marshal(map[string]string{"conversation": l.Conversation, "runtime": facts.Session.Runtime})
 	}
-	got, err := e.captureOn(ctx, c, spec, row)
+	return spec
+}
+
+// capture makes a checkpoint of the files of a sandbox and reads it back. Nothing in
+// the sandbox can write meanwhile.
+func (e *Engine) capture(ctx context.Context, c *compute, facts sojourn.Facts, row harness.Runtime) (checkpoint.Capture, error) {
+	return e.captureBy(ctx, e.captureSpec(c, facts, row), c, func(spec checkpoint.Spec) (checkpoint.Capture, error) {
+		return e.captureStill(ctx, c, spec, row)
+	})
+}
+
+// captureBy captures with by on top of the parent, if there is one and it is whole.
+// What is sealed has been read back; the parent was, when it was sealed.
+func (e *Engine) captureBy(ctx context.Context, spec checkpoint.Spec, c *compute, by func(checkpoint.Spec) (checkpoint.Capture, error)) (checkpoint.Capture, error) {
+	got, err := e.captureOn(ctx, spec, by)
 	if spec.Parent != nil && (errors.Is(err, checkpoint.ErrCorrupt) || errors.Is(err, checkpoint.ErrMissing)) {
-		e.log.Error("capture without the parent", "session", c.session, "checkpoint", facts.Session.Head, "error", err)
+		e.log.Error("capture without the parent", "session", c.session, "checkpoint", spec.Parent.ID, "error", err)
 		spec.Parent = nil // the sandbox has all that it had
-		return e.captureOn(ctx, c, spec, row)
+		return e.captureOn(ctx, spec, by)
 	}
 	return got, err
 }
 
-// captureOn captures on top of the parent, if there is one. What is sealed has
-// been read back; the parent was, when it was sealed.
-func (e *Engine) captureOn(ctx context.Context, c *compute, spec checkpoint.Spec, row harness.Runtime) (checkpoint.Capture, error) {
-	got, err := e.captureStill(ctx, c, spec, row)
+func (e *Engine) captureOn(ctx context.Context, spec checkpoint.Spec, by func(checkpoint.Spec) (checkpoint.Capture, error)) (checkpoint.Capture, error) {
+	got, err := by(spec)
 	switch {
 	case err != nil:
 	case spec.Parent != nil:

@@ -34,6 +34,14 @@ const (
 	knowsPack = `SELECT COUNT(*) FROM (SELECT 1 FROM checkpoint_packs WHERE pack = $1 LIMIT 1) AS found`
 	knowsRoot = `SELECT COUNT(*) FROM (SELECT 1 FROM checkpoints WHERE root = $1 LIMIT 1) AS found`
 
+	// What a session without an agent has no more use for: the newest checkpoints are
+	// kept, for who is reading from them, and what was never sealed is not.
+	agedCheckpoints = `SELECT id FROM checkpoints WHERE session = $1 AND (state = 'abandoned' OR state = 'sealed'
+	AND id NOT IN (SELECT head FROM sessions WHERE id = $1) AND id NOT IN (
+		SELECT id FROM checkpoints WHERE session = $1 AND state = 'sealed' ORDER BY capturing_at DESC, id DESC LIMIT $2))`
+	deleteAgedPacks       = `DELETE FROM checkpoint_packs WHERE checkpoint IN (` + agedCheckpoints + `)`
+	deleteAgedCheckpoints = `DELETE FROM checkpoints WHERE id IN (` + agedCheckpoints + `)`
+
 	selectPacks = `SELECT pack FROM checkpoint_packs WHERE checkpoint = $1 ORDER BY ordinal`
 	deletePacks = `DELETE FROM checkpoint_packs WHERE checkpoint = $1`
 	insertPack  = `INSERT INTO checkpoint_packs (checkpoint, ordinal, pack) VALUES ($1, $2, $3)`
@@ -104,6 +112,17 @@ func (t *Tx) Checkpoints(session sojourn.SessionID) ([]sojourn.Checkpoint, error
 // sealed nor abandoned, oldest first, without their packs.
 func (t *Tx) CapturingCheckpoints(session sojourn.SessionID) ([]sojourn.Checkpoint, error) {
 	return collect(t, "checkpoints", scanCheckpoint, selectCapturing, session)
+}
+
+// PruneCheckpoints deletes the checkpoints of a session that are neither its head, nor
+// among its newest sealed ones, nor being captured. Their objects become orphans.
+func (t *Tx) PruneCheckpoints(session sojourn.SessionID, newest int) error {
+	for _, query := range [...]string{deleteAgedPacks, deleteAgedCheckpoints} {
+		if _, err := t.exec("delete old checkpoints", query, session, newest); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // KnowsPack reports whether a checkpoint refers to the pack.
