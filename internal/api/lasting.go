@@ -139,7 +139,7 @@ func (d *download) Write(p []byte) (int, error) {
 // must be taken by the reader in time, as with [Stream].
 func Content(w http.ResponseWriter, r *http.Request, body io.ReadSeeker) {
 	rq := requestOf(r.Context())
-	s := &paced{stream{w: w, conn: http.NewResponseController(w), rq: rq}}
+	s := &paced{stream: stream{w: w, conn: http.NewResponseController(w), rq: rq}}
 	http.ServeContent(s, r, "", time.Time{}, body)
 	if !s.armed.IsZero() {
 		// The connection goes on to the next request without the deadline. One that
@@ -148,13 +148,27 @@ func Content(w http.ResponseWriter, r *http.Request, body io.ReadSeeker) {
 	}
 }
 
-// paced is a ResponseWriter whose writes must be taken in time.
-type paced struct{ stream }
+// paced is a ResponseWriter whose writes must be taken in time. A range that there
+// is not is answered in the contract's words.
+type paced struct {
+	stream
+	refused bool
+}
 
-func (p *paced) Header() http.Header    { return p.w.Header() }
-func (p *paced) WriteHeader(status int) { p.w.WriteHeader(status) }
+func (p *paced) Header() http.Header { return p.w.Header() }
+
+func (p *paced) WriteHeader(status int) {
+	if p.refused = status == http.StatusRequestedRangeNotSatisfiable; !p.refused {
+		p.w.WriteHeader(status)
+		return
+	}
+	p.rq.service.fail(p.w, p.rq.http, &refusal{status: status, err: sojourn.Errorf(sojourn.CodeInvalid, "Range: there are no such bytes.")})
+}
 
 func (p *paced) Write(b []byte) (int, error) {
+	if p.refused {
+		return len(b), nil
+	}
 	if err := p.write(b); err != nil {
 		return 0, err
 	}

@@ -1,0 +1,118 @@
+package api
+
+import (
+	"context"
+	"io"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/sojourn-dev/sojourn"
+)
+
+// keyed serves one operation under a contract with a scheme of its own.
+func keyed(s *Service) {
+	s.c.Contract.Scheme, s.c.Contract.KeyHeader, s.c.Contract.RateHeaders = "ApiKey", "X-API-Key", true
+	s.c.Auth.(*door).keys["ApiKey admin"] = sojourn.Principal{Key: "admin", Project: "p", Kind: sojourn.KeyAdmin}
+}
+
+func TestAKeyMayComeInAHeaderOfItsOwn(t *testing.T) {
+	server, _ := serve(t, Config{}, keyed)
+	for name, c := range map[string]struct {
+		headers []string
+		status  int
+	}{
+		"scheme":           {[]string{"Authorization", "ApiKey admin"}, 200},
+		"bearer":           {[]string{"Authorization", "Bearer admin"}, 200},
+		"header":           {[]string{"Authorization", "", "X-API-Key", "admin"}, 200},
+		"wrong header":     {[]string{"Authorization", "", "X-API-Key", "other"}, 401},
+		"none":             {[]string{"Authorization", ""}, 401},
+		"the first counts": {[]string{"Authorization", "ApiKey other", "X-API-Key", "admin"}, 401},
+	} {
+		a := call(t, server, "GET", "/things/x", "", c.headers...)
+		if a.status != c.status {
+			t.Errorf("%s: %d %s, want %d", name, a.status, a.body, c.status)
+		}
+		if got := a.header.Get("WWW-Authenticate"); a.status == 401 && (got != `ApiKey realm="sojourn"` || !strings.Contains(a.err.Message, "ApiKey")) {
+			t.Errorf("%s: challenge %q, message %q; want both to speak of ApiKey", name, got, a.err.Message)
+		}
+	}
+	plain, _ := serve(t, Config{})
+	if a := call(t, plain, "GET", "/things/x", "", "Authorization", "", "X-API-Key", "admin"); a.status != 401 {
+		t.Errorf("a contract without that header took it: %d", a.status)
+	}
+}
+
+func TestWhatIsLeftOfTheRateIsTold(t *testing.T) {
+	server, _ := serve(t, Config{Settings: Settings{Rate: Rate{PerSecond: 0.01, Burst: 2}}}, keyed)
+	for _, want := range []string{"1", "0", "0"} {
+		a := call(t, server, "GET", "/things/x", "")
+		reset, err := strconv.Atoi(a.header.Get("X-RateLimit-Reset"))
+		if a.header.Get("X-RateLimit-Remaining") != want || a.header.Get("X-RateLimit-Limit") != "2" || err != nil || reset < 1 || reset > 200 {
+			t.Errorf("%d, %v: want %s of 2 left", a.status, a.header, want)
+		}
+	}
+}
+
+func TestContentIsAnsweredInParts(t *testing.T) {
+	server, _ := serve(t, Config{}, func(s *Service) {
+		Register(s, Operation{ID: "content", Method: "GET", Path: "/content", Scope: "read", Download: "text/plain"},
+			func(context.Context, *struct{}) (*huma.StreamResponse, error) {
+				return &huma.StreamResponse{Body: func(hc huma.Context) {
+					r, w := humago.Unwrap(hc)
+					w.Header().Set("Content-Type", "text/plain")
+					Content(w, r, strings.NewReader("0123456789"))
+				}}, nil
+			})
+	})
+	for _, c := range []struct {
+		method, parts string
+		status        int
+		body, length  string
+	}{
+		{"GET", "", 200, "0123456789", "10"},
+		{"GET", "bytes=3-5", 206, "345", "3"},
+		{"GET", "bytes=-2", 206, "89", "2"},
+		{"HEAD", "", 200, "", "10"},
+	} {
+		a := call(t, server, c.method, "/content", "", "Range", c.parts)
+		if a.status != c.status || a.body != c.body || a.header.Get("Content-Length") != c.length || a.header.Get("Content-Type") != "text/plain" {
+			t.Errorf("%s %s: %d %q %v, want %d %q", c.method, c.parts, a.status, a.body, a.header, c.status, c.body)
+		}
+	}
+	a := call(t, server, "GET", "/content", "", "Range", "bytes=10-")
+	if a.status != 416 || a.err.Code != "invalid" || a.header.Get("Content-Range") != "bytes */10" || a.header.Get("Content-Type") != "application/json" {
+		t.Errorf("beyond the end: %d %q %v, want 416 in the envelope", a.status, a.body, a.header)
+	}
+}
+
+func TestAFeedEndsWellOnlyWhenItsSourceSaysSo(t *testing.T) {
+	feed := func(path string, last error) func(*Service) {
+		return func(s *Service) {
+			Register(s, Operation{ID: path, Method: "GET", Path: "/" + path, Scope: "read"},
+				func(context.Context, *struct{}) (*huma.StreamResponse, error) {
+					return &huma.StreamResponse{Body: func(hc huma.Context) {
+						r, w := humago.Unwrap(hc)
+						Feed(w, r, func(_ context.Context, write func([]byte) error) error {
+							if err := write([]byte("data: 1\n\n")); err != nil {
+								return err
+							}
+							return last
+						})
+					}}, nil
+				})
+		}
+	}
+	server, _ := serve(t, Config{Settings: Settings{Heartbeat: time.Minute}}, feed("well", io.EOF), feed("stream", io.ErrNoProgress))
+	if a := call(t, server, "GET", "/well", ""); a.body != ": open\n\ndata: 1\n\n" {
+		t.Errorf("got %q, want all of it and the end", a.body)
+	}
+	_, body := dial(t, server, "admin", "")
+	if _, err := io.ReadAll(body); err == nil {
+		t.Error("a broken feed looks like its end")
+	}
+}
