@@ -7,12 +7,14 @@ import (
 	"encoding/json"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/coder/websocket"
 
 	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/internal/api"
 	"github.com/sojourn-dev/sojourn/internal/engine"
+	"github.com/sojourn-dev/sojourn/internal/output"
 )
 
 // attachSays is what the server says on the WebSocket of an execution.
@@ -34,11 +36,12 @@ type attachment struct {
 	request context.Context
 	who     string // the writer
 	input   *inputQueue
+	asks    chan shellAsks // signals and sizes
 }
 
 // serve carries an exec until it is over, or the caller is gone.
 func (a *attachment) serve(ctx context.Context, from, sent int64) {
-	a.who = cmp.Or(a.who, rand.Text())
+	a.who, a.asks = cmp.Or(a.who, rand.Text()), make(chan shellAsks, 16)
 	ctx, end := context.WithCancelCause(ctx)
 	// Ending a read breaks the connection, over which the reason is still to go.
 	reading, stopReading := context.WithCancel(context.WithoutCancel(ctx))
@@ -49,6 +52,7 @@ func (a *attachment) serve(ctx context.Context, from, sent int64) {
 	begun := make(chan struct{}) // closed when it can be given input
 	busy.Go(func() { api.KeepAlive(ctx, a.conn) })
 	busy.Go(func() { end(a.listen(reading)) })
+	busy.Go(func() { a.obey(ctx) })
 	busy.Go(func() {
 		if err := a.feed(ctx, begun, sent); err != nil {
 			end(err)
@@ -157,34 +161,21 @@ func (a *attachment) waitBegun(ctx context.Context) (sojourn.Exec, error) {
 }
 
 // showOutput sends what the exec writes, from a total offset to the end.
-func (a *attachment) showOutput(ctx context.Context, at int64) error {
-	r, err := a.h.engine.ExecOutput(ctx, a.at, a.id)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	for stream, next := "", int64(-1); ; {
-		pieces, end, err := r.Next(ctx, at, outputStep)
-		if err != nil || end {
-			return err
+func (a *attachment) showOutput(ctx context.Context, from int64) error {
+	stream, next := "", int64(-1)
+	return a.h.pieces(ctx, a.at, a.id, from, func(p output.Piece) error {
+		name := "stdout"
+		if p.Stderr {
+			name = "stderr"
 		}
-		for _, p := range pieces {
-			name := "stdout"
-			if p.Stderr {
-				name = "stderr"
-			}
-			if name != stream || p.Offset != next {
-				if err := a.say(ctx, attachSays{Stream: name, Offset: &p.Offset}); err != nil {
-					return err
-				}
-			}
-			if err := a.send(ctx, websocket.MessageBinary, p.Data); err != nil {
+		if name != stream || p.Offset != next {
+			if err := a.say(ctx, attachSays{Stream: name, Offset: &p.Offset}); err != nil {
 				return err
 			}
-			stream, next = name, p.Offset+int64(len(p.Data))
 		}
-		at = next
-	}
+		stream, next = name, p.Offset+int64(len(p.Data))
+		return a.send(ctx, websocket.MessageBinary, p.Data)
+	})
 }
 
 // listen reads what the caller sends, and returns why there is no more. It never
@@ -209,16 +200,45 @@ func (a *attachment) listen(ctx context.Context) error {
 		switch {
 		case asks.EOF:
 			err = a.input.put(nil)
-		case asks.Signal != "":
-			_ = a.h.engine.SignalExec(ctx, a.at, a.id, asks.Signal)
-		case asks.Resize != nil:
-			_ = a.h.engine.ResizeExec(ctx, a.at, a.id, asks.Resize.Rows, asks.Resize.Cols)
+		default:
+			select {
+			case a.asks <- asks:
+			default: // more of them than anybody means
+			}
 		}
 		if err != nil {
 			return err
 		}
 	}
 }
+
+// obey does what the caller asks, in order.
+func (a *attachment) obey(ctx context.Context) {
+	for {
+		select {
+		case asks := <-a.asks:
+			a.do(ctx, asks)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// do signals and resizes, if the exec can be reached soon: who asks does not wait
+// for one that runs later, or is on its way to another sandbox.
+func (a *attachment) do(ctx context.Context, asks shellAsks) {
+	ctx, cancel := context.WithTimeout(ctx, askPatience)
+	defer cancel()
+	if asks.Signal != "" {
+		_ = a.h.engine.SignalExec(ctx, a.at, a.id, asks.Signal)
+	}
+	if asks.Resize != nil {
+		_ = a.h.engine.ResizeExec(ctx, a.at, a.id, asks.Resize.Rows, asks.Resize.Cols)
+	}
+}
+
+// askPatience is how long a signal and a change of size are tried.
+const askPatience = 5 * time.Second
 
 // feed gives the exec its input, once it runs, and says what it has taken.
 func (a *attachment) feed(ctx context.Context, begun <-chan struct{}, at int64) error {

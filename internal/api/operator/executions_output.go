@@ -2,7 +2,6 @@ package operator
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -10,7 +9,9 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
+	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/internal/api"
+	"github.com/sojourn-dev/sojourn/internal/engine"
 	"github.com/sojourn-dev/sojourn/internal/output"
 )
 
@@ -35,62 +36,57 @@ func (h *handler) executionOutput(s *api.Service) {
 
 func (h *handler) readOutput(ctx context.Context, in *outputInput) (*huma.StreamResponse, error) {
 	at := ref(ctx, in.SessionID)
-	read, err := h.engine.ExecOutput(ctx, at, in.id())
+	x, err := h.engine.ExecByID(ctx, at, in.id())
 	if err != nil {
 		return nil, err
 	}
+	which := output.Stream(in.Stream)
+	if !in.Follow {
+		return h.keptOutput(ctx, at, x, which, in.Offset)
+	}
 	return &huma.StreamResponse{Body: func(hc huma.Context) {
-		defer read.Close()
 		r, w := humago.Unwrap(hc)
 		lasting, end := api.Lasting(r.Context())
 		defer end()
-		which := output.Stream(in.Stream)
-		section := read.Stream(which)
-		if !in.Follow {
-			w.Header().Set("Content-Length", strconv.FormatInt(max(0, section.Size()-in.Offset), 10))
-		}
 		to := api.Download(lasting, w, outputType)
 		if r.Method == http.MethodHead {
 			return
 		}
-		if err := sendOutput(lasting, to, read, which, in.Offset, in.Follow); err != nil {
+		if err := h.followOutput(lasting, at, in.id(), which, in.Offset, to); err != nil {
 			api.Told(r.Context(), err)
 			panic(http.ErrAbortHandler) // the reader must not take this for the end
 		}
 	}}, nil
 }
 
-// sendOutput writes a stream of an output from an offset on; with follow until the
-// output has ended.
-func sendOutput(ctx context.Context, w io.Writer, r *output.Reader, which output.Stream, offset int64, follow bool) error {
-	if !follow {
-		s := r.Stream(which)
-		_, err := io.CopyBuffer(onlyWriter{w}, io.NewSectionReader(s, offset, max(0, s.Size()-offset)), make([]byte, outputStep))
-		return err
-	}
-	at := int64(0) // a total offset, which is at least that of a stream
-	if which == output.All {
-		at = offset
-	}
-	for {
-		pieces, end, err := r.Next(ctx, at, outputStep)
-		if err != nil || end {
-			return err
+// keptOutput answers with what an exec has written by now.
+func (h *handler) keptOutput(ctx context.Context, at engine.Ref, x sojourn.Exec, which output.Stream, offset int64) (*huma.StreamResponse, error) {
+	var section *io.SectionReader
+	closed := func() error { return nil }
+	if !x.StartedAt.IsZero() {
+		read, err := h.engine.ExecOutput(ctx, at, x.ID)
+		if err != nil {
+			return nil, err
 		}
-		for _, p := range pieces {
-			at = p.Offset + int64(len(p.Data))
-			data, from := p.Data, p.Offset
-			if which != output.All {
-				from = p.StreamOffset
-			}
-			if which == output.Stdout && p.Stderr || which == output.Stderr && !p.Stderr || from+int64(len(data)) <= offset {
-				continue
-			}
-			if _, err := w.Write(data[max(0, offset-from):]); err != nil {
-				return fmt.Errorf("send output: %w", err)
-			}
-		}
+		section, closed = read.Stream(which), read.Close
 	}
+	return &huma.StreamResponse{Body: func(hc huma.Context) {
+		defer closed()
+		r, w := humago.Unwrap(hc)
+		size := int64(0)
+		if section != nil {
+			size = max(0, section.Size()-offset)
+		}
+		w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
+		to := api.Download(r.Context(), w, outputType)
+		if r.Method == http.MethodHead || size == 0 {
+			return
+		}
+		if _, err := io.CopyBuffer(onlyWriter{to}, io.NewSectionReader(section, offset, size), make([]byte, outputStep)); err != nil {
+			api.Told(r.Context(), err)
+			panic(http.ErrAbortHandler)
+		}
+	}}, nil
 }
 
 // outputStep is how much of an output is read at a time.
@@ -98,3 +94,61 @@ const outputStep = 256 << 10
 
 // onlyWriter hides what else a writer can do, so that a copy goes in steps.
 type onlyWriter struct{ io.Writer }
+
+// followOutput writes a stream of an output from an offset on, to its end.
+func (h *handler) followOutput(ctx context.Context, at engine.Ref, id sojourn.ExecID, which output.Stream, offset int64, w io.Writer) error {
+	from := int64(0) // a total offset, which is at least that of a stream
+	if which == output.All {
+		from = offset
+	}
+	return h.pieces(ctx, at, id, from, func(p output.Piece) error {
+		begins := p.Offset
+		if which != output.All {
+			begins = p.StreamOffset
+		}
+		other := which == output.Stdout && p.Stderr || which == output.Stderr && !p.Stderr
+		if other || begins+int64(len(p.Data)) <= offset {
+			return nil
+		}
+		_, err := w.Write(p.Data[max(0, offset-begins):])
+		return err
+	})
+}
+
+// pieces calls each with what an exec writes from a total offset on, until it has
+// ended. Output that the engine lets go of before that is opened again.
+func (h *handler) pieces(ctx context.Context, at engine.Ref, id sojourn.ExecID, offset int64, each func(output.Piece) error) error {
+	for {
+		// Whether it is over is asked first: then all that it wrote is there.
+		x, err := h.engine.ExecByID(ctx, at, id)
+		if err != nil {
+			return err
+		}
+		r, err := h.engine.ExecOutput(ctx, at, id)
+		if err != nil {
+			return err
+		}
+		offset, err = drain(ctx, r, offset, each)
+		_, finished := r.Sizes()
+		r.Close()
+		if err != nil || finished || x.State.Terminal() {
+			return err
+		}
+	}
+}
+
+// drain reads r to its end and returns the offset of that.
+func drain(ctx context.Context, r *output.Reader, offset int64, each func(output.Piece) error) (int64, error) {
+	for {
+		pieces, end, err := r.Next(ctx, offset, outputStep)
+		if err != nil || end {
+			return offset, err
+		}
+		for _, p := range pieces {
+			if err := each(p); err != nil {
+				return offset, err
+			}
+			offset = p.Offset + int64(len(p.Data))
+		}
+	}
+}
