@@ -107,13 +107,17 @@ func outcome(x client.Execution) string {
 	case "signal":
 		return terminal.Line(x.Signal, 20) + bracketed(x.Reason)
 	}
-	return strings.ReplaceAll(terminal.Line(x.Outcome, 20), "_", " ") + bracketed(x.Reason)
+	text := strings.ReplaceAll(terminal.Line(x.Outcome, 20), "_", " ")
+	if x.Reason == x.Outcome {
+		return text
+	}
+	return text + bracketed(x.Reason)
 }
 
 // ran is how long an execution ran, or has run by now.
 func ran(x client.Execution) string {
 	switch {
-	case x.StartedAt == nil:
+	case x.StartedAt == nil, x.Outcome == "not_started":
 		return "-"
 	case x.Over():
 		return span(time.Duration(x.DurationMs) * time.Millisecond)
@@ -122,7 +126,7 @@ func ran(x client.Execution) string {
 }
 
 // money shows millionths of a cent in units of a hundred cents.
-func money(microCents int64) string { return fmt.Sprintf("%.4f", float64(microCents)/1e8) }
+func money(microCents int64) string { return fmt.Sprintf("%.6f", float64(microCents)/1e8) }
 
 func prepareExecShow(*flag.FlagSet) func(context.Context, *shell, []string) error {
 	return func(ctx context.Context, s *shell, words []string) error {

@@ -101,7 +101,10 @@ func ofExecution(kind sojourn.EventType, d bareData) string {
 	case d.Error != "":
 		end += ": " + terminal.Line(d.Error, 1000)
 	}
-	text := what + " ended: " + end + bracketed(d.Reason) + " after " + span(time.Duration(d.DurationMs)*time.Millisecond)
+	if d.Reason != d.Outcome {
+		end += bracketed(d.Reason)
+	}
+	text := what + " ended: " + end + " after " + span(time.Duration(d.DurationMs)*time.Millisecond)
 	if d.CostMicroCents > 0 {
 		text += ", cost " + money(d.CostMicroCents)
 	}

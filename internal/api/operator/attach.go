@@ -11,7 +11,7 @@ import (
 )
 
 type attachInput struct {
-	executionPath
+	ExecutionPath
 	From   int64  `query:"from" minimum:"0" doc:"How many bytes of output the caller has, of both streams."`
 	Writer string `query:"writer" maxLength:"64" pattern:"^[A-Za-z0-9]*$" doc:"Names the sender of input. With the same name and the right sent, input that is sent again after a cut is taken once."`
 	Sent   int64  `query:"sent" minimum:"0" doc:"How many bytes of input this writer sent before the first that it sends now."`

@@ -38,15 +38,16 @@ type ExecutionBody struct {
 
 type executionOutput struct{ Body ExecutionBody }
 
-type executionPath struct {
+// ExecutionPath is the path of an execution.
+type ExecutionPath struct {
 	SessionPath
 	ExecutionID string `path:"executionId"`
 }
 
-func (p executionPath) id() sojourn.ExecID { return sojourn.ExecID(p.ExecutionID) }
+func (p ExecutionPath) id() sojourn.ExecID { return sojourn.ExecID(p.ExecutionID) }
 
 type getExecutionInput struct {
-	executionPath
+	ExecutionPath
 	WaitSeconds float64 `query:"waitSeconds" minimum:"0" maximum:"60" doc:"How long to wait until it is over, or parked."`
 }
 
@@ -70,7 +71,7 @@ type CancelExecutionBody struct {
 }
 
 type cancelExecutionInput struct {
-	executionPath
+	ExecutionPath
 	Body *CancelExecutionBody
 }
 
@@ -80,7 +81,7 @@ type SignalBody struct {
 }
 
 type signalInput struct {
-	executionPath
+	ExecutionPath
 	Body SignalBody
 }
 

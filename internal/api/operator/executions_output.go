@@ -19,7 +19,7 @@ import (
 const outputType = "application/octet-stream"
 
 type outputInput struct {
-	executionPath
+	ExecutionPath
 	Stream string `query:"stream" enum:"stdout,stderr,all" default:"all" doc:"Which bytes; all is both in the order they came."`
 	Offset int64  `query:"offset" minimum:"0" doc:"Where to begin, in bytes of that stream."`
 	Follow bool   `query:"follow" doc:"Go on until the execution is over; else the answer ends with what there is."`
