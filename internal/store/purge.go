@@ -20,7 +20,8 @@ var purges = []string{
 
 // Purge deletes up to batch rows of each kind that a deleted session has left, and
 // reports whether there may be more. The session's own row stays, without a head:
-// its id and its numbers are never used again. A session that is not deleted is
+// its id and its numbers are never used again. So do its leases, which say what
+// sandboxes are still to be destroyed. A session that is not deleted is
 // left alone.
 func (t *Tx) Purge(id sojourn.SessionID, batch int) (more bool, err error) {
 	s, err := t.Session(id)

@@ -49,6 +49,12 @@ func Run(t *testing.T, open Open) {
 		{"EndedLeasesWaitForDestruction", testUndestroyedLeases},
 		{"LeaseStateEndsWithItsLease", testLeaseState},
 		{"LeaseHasWorkedOnceItsRunWasActive", testLeaseWorked},
+		{"EveryFieldOfAnExecIsKept", testEveryFieldOfAnExecIsKept},
+		{"FactsHoldTheExecsThatMayStart", testFactsHoldWhatMayStart},
+		{"InputGoesWithItsExecAndOutputStays", testExecInput},
+		{"OneLiveSessionPerClient", testOneLiveSessionPerClient},
+		{"SessionsAreFoundByWhatTheyAreAt", testSessionsWhere},
+		{"PurgeLeavesTheSessionAndItsLeases", testPurge},
 		{"EventsHaveNoGapUnderContention", testEventsUnderContention},
 		{"EventsArePagedByCountAndBytes", testEventPages},
 		{"EventsArePublishedInOrder", testPublishing},
@@ -165,6 +171,8 @@ func fill(v reflect.Value, seed *int) {
 	switch v.Kind() {
 	case reflect.String:
 		v.SetString(fmt.Sprintf("text %d é\u2028\"'", *seed))
+	case reflect.Uint16:
+		v.SetUint(uint64(*seed))
 	case reflect.Int64, reflect.Int:
 		v.SetInt(int64(*seed))
 	case reflect.Bool:
