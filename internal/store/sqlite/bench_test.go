@@ -214,6 +214,61 @@ func BenchmarkAppendAlone(b *testing.B) {
 	})
 }
 
+// BenchmarkFactsOfBench reads all facts of a bare session with a sandbox, of which 64
+// execs are queued. "of-plain" is the time in proportion to that of a session with
+// nothing but its row, measured in turns.
+func BenchmarkFactsOfBench(b *testing.B) {
+	db := open(b, sqlite.Config{Dir: b.TempDir()})
+	if err := create(b.Context(), db, "plain"); err != nil {
+		b.Fatal(err)
+	}
+	if err := db.Update(b.Context(), func(tx *store.Tx) error { return queue(tx, "s", 64) }); err != nil {
+		b.Fatal(err)
+	}
+	facts := func(id sojourn.SessionID) (f sojourn.Facts, err error) {
+		err = db.View(b.Context(), func(tx *store.Tx) error { f, err = tx.Facts(id); return err })
+		return f, err
+	}
+	if f, err := facts("s"); err != nil || len(f.Execs) != 4 {
+		b.Fatalf("facts with %d execs, %v; want the first four", len(f.Execs), err)
+	}
+	var plain time.Duration
+	for b.Loop() {
+		if _, err := facts("s"); err != nil {
+			b.Fatal(err)
+		}
+		b.StopTimer()
+		begun := time.Now()
+		if _, err := facts("plain"); err != nil {
+			b.Fatal(err)
+		}
+		plain += time.Since(begun)
+		b.StartTimer()
+	}
+	b.ReportMetric(float64(b.Elapsed())/float64(plain), "of-plain")
+}
+
+// queue makes a bare session with n queued execs and a sandbox that comes up.
+func queue(tx *store.Tx, id sojourn.SessionID, n int) error {
+	d, err := sojourn.Create(tx.Now(), sojourn.NewSession{ID: id, Project: sojourn.DefaultProject, Runtime: sojourn.RuntimeNone})
+	if err != nil {
+		return err
+	}
+	if err := d.Start(); err != nil {
+		return err
+	}
+	if _, err := d.RequestLease("fake", "none", sojourn.Terms{}); err != nil {
+		return err
+	}
+	for i := range n {
+		in := sojourn.NewExec{ID: sojourn.ExecID(fmt.Sprint("exec-", i)), Spec: sojourn.ExecSpec{Argv: []string{"true"}, Timeout: time.Minute}}
+		if _, err := d.Execute(in, i, sojourn.ExecRate{}); err != nil {
+			return err
+		}
+	}
+	return tx.Apply(d.Change())
+}
+
 // BenchmarkFacts reads all facts of a session whose run is active.
 func BenchmarkFacts(b *testing.B) {
 	db := open(b, sqlite.Config{Dir: b.TempDir()})
