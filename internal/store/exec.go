@@ -21,16 +21,19 @@ const (
 	selectExecs = `SELECT ` + execColumns + ` FROM execs
 	WHERE session = $1 AND number < $2 ORDER BY number DESC LIMIT $3`
 
+	// ofOpen is true of the rows in the index of those that are not over, and names
+	// them as the index does: only then is it used.
+	ofOpen = `session = $1 AND state IN ('parked', 'queued', 'running')`
+
 	// Detached ones come first: they wait for nobody. Of either kind there are some,
 	// so that those which wait for a place never hide the others.
 	selectOpenExecs = `SELECT ` + execColumns + ` FROM execs
-	WHERE session = $1 AND state IN ('parked', 'queued', 'running') AND (state <> 'queued' OR number IN (
-		SELECT number FROM execs WHERE session = $1 AND state = 'queued' AND detached = 1 ORDER BY number LIMIT $2)
-	OR number IN (
-		SELECT number FROM execs WHERE session = $1 AND state = 'queued' AND detached = 0 ORDER BY number LIMIT $2))
+	WHERE ` + ofOpen + ` AND (state <> 'queued'
+	OR number IN (SELECT number FROM execs WHERE ` + ofOpen + ` AND state = 'queued' AND detached = 1 ORDER BY number LIMIT $2)
+	OR number IN (SELECT number FROM execs WHERE ` + ofOpen + ` AND state = 'queued' AND detached = 0 ORDER BY number LIMIT $2))
 	ORDER BY detached DESC, number`
 
-	countOpenExecs = `SELECT COUNT(*) FROM execs WHERE session = $1 AND state IN ('parked', 'queued', 'running')`
+	countOpenExecs = `SELECT COUNT(*) FROM execs WHERE ` + ofOpen
 
 	insertExecInput = `INSERT INTO exec_inputs (exec, data) VALUES ($1, $2)`
 	selectExecInput = `SELECT data FROM exec_inputs WHERE exec = $1`

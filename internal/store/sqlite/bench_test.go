@@ -215,14 +215,14 @@ func BenchmarkAppendAlone(b *testing.B) {
 }
 
 // BenchmarkFactsOfBench reads all facts of a bare session with a sandbox, of which 64
-// execs are queued. "of-plain" is the time in proportion to that of a session with
+// execs are queued and 2,000 are over. "of-plain" is the time in proportion to that of a session with
 // nothing but its row, measured in turns.
 func BenchmarkFactsOfBench(b *testing.B) {
 	db := open(b, sqlite.Config{Dir: b.TempDir()})
 	if err := create(b.Context(), db, "plain"); err != nil {
 		b.Fatal(err)
 	}
-	if err := db.Update(b.Context(), func(tx *store.Tx) error { return queue(tx, "s", 64) }); err != nil {
+	if err := db.Update(b.Context(), func(tx *store.Tx) error { return queue(tx, "s", 2000, 64) }); err != nil {
 		b.Fatal(err)
 	}
 	facts := func(id sojourn.SessionID) (f sojourn.Facts, err error) {
@@ -248,8 +248,9 @@ func BenchmarkFactsOfBench(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed())/float64(plain), "of-plain")
 }
 
-// queue makes a bare session with n queued execs and a sandbox that comes up.
-func queue(tx *store.Tx, id sojourn.SessionID, n int) error {
+// queue makes a bare session whose sandbox is being replaced, with execs that are
+// over and that are queued.
+func queue(tx *store.Tx, id sojourn.SessionID, over, queued int) error {
 	d, err := sojourn.Create(tx.Now(), sojourn.NewSession{ID: id, Project: sojourn.DefaultProject, Runtime: sojourn.RuntimeNone})
 	if err != nil {
 		return err
@@ -260,10 +261,19 @@ func queue(tx *store.Tx, id sojourn.SessionID, n int) error {
 	if _, err := d.RequestLease("fake", "none", sojourn.Terms{}); err != nil {
 		return err
 	}
-	for i := range n {
+	if err := d.HoldLease(1, nil, ""); err != nil {
+		return err
+	}
+	for i := range over + queued {
+		if i == over {
+			d.BeginRotation(sojourn.RotateRequested)
+		}
 		in := sojourn.NewExec{ID: sojourn.ExecID(fmt.Sprint("exec-", i)), Spec: sojourn.ExecSpec{Argv: []string{"true"}, Timeout: time.Minute}}
-		if _, err := d.Execute(in, i, sojourn.ExecRate{}); err != nil {
+		if _, err := d.Execute(in, 0, sojourn.ExecRate{}); err != nil {
 			return err
+		}
+		if i < over {
+			d.EndExec(in.ID, sojourn.ExecResult{Code: new(0)}, "")
 		}
 	}
 	return tx.Apply(d.Change())
