@@ -24,6 +24,10 @@ func FuzzServe(f *testing.F) {
 		`{"id":1,"method":"fs/writeFile","params":{"path":"file:///w/f","dataBase64":"aGk="}}`,
 		`{"id":1,"method":"fs/copy","params":{"sourcePath":"/w","destinationPath":"/w/x","recursive":true}}`,
 		`{"id":1,"method":"fs/remove","params":{"path":"/"}}`,
+		`{"id":1,"method":"sojourn/process/run","params":{"start":{"processId":"p","argv":["echo"],"sojourn":{"timeoutMs":1}},"read":{"waitMs":9,"sojourn":{"ackSeq":-1,"gatherUs":1}}}}`,
+		`{"method":"sojourn/process/remove","params":{"processId":"p"}}`,
+		"\x01\x00\x00\x00\x47" + `{"id":1,"method":"fs/writeFile","params":{"path":"/w","dataBase64":""}}` + "bytes",
+		"\x01\xff\xff\xff\xff{}",
 		`{"id":1,"method":"sojourn/freeze"}`, `{"id":1,"method":"sojourn/shutdown","params":{"graceMs":0}}`, `{`, `[]`,
 	} {
 		f.Add([]byte(seed))
@@ -55,7 +59,11 @@ func FuzzServe(f *testing.F) {
 				}
 			}
 		}()
-		for _, msg := range [][]byte{[]byte(helloAll), data, []byte(`{"id":"last","method":"environment/info"}`)} {
+		hello := helloAll
+		if len(data)%2 == 1 { // either kind of client
+			hello = helloPayload
+		}
+		for _, msg := range [][]byte{[]byte(hello), data, []byte(`{"id":"last","method":"environment/info"}`)} {
 			if err := tr.Write(msg); err != nil {
 				t.Fatal(err)
 			}

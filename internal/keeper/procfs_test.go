@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"maps"
 	"os"
 	"reflect"
 	"slices"
@@ -55,6 +56,26 @@ func TestTreeAndGenerations(t *testing.T) {
 	slices.Sort(got)
 	if want := []int{10, 11, 12, 13, 14}; !slices.Equal(got, want) {
 		t.Errorf("tree = %v, want %v", got, want)
+	}
+	known := kin{13: 0, 14: 0, 30: 7, 31: 7}
+	all = append(all,
+		task{22, 1, 22, 14, 'S', 0}, // in a session that 14 opened
+		task{30, 1, 30, 30, 'S', 8}, // has the number of one that was known
+		task{23, 1, 23, 30, 'S', 0}, // and this is in its session
+		task{24, 1, 24, 31, 'S', 0}, // in a session whose leader was known and is gone
+		task{25, 1, 25, 20, 'S', 0}, // of the process beside it
+	)
+	got = nil
+	for _, t := range treeOf(all, roots{pid: -1, known: known, others: map[int]bool{20: true}, self: 2}) {
+		got = append(got, t.pid)
+	}
+	slices.Sort(got)
+	if want := []int{13, 14, 22, 24}; !slices.Equal(got, want) {
+		t.Errorf("what is known of the tree = %v, want %v", got, want)
+	}
+	known.learn(all, []task{{22, 1, 22, 14, 'S', 5}})
+	if want := (kin{13: 0, 14: 0, 22: 5, 30: 7, 31: 7}); !maps.Equal(known, want) {
+		t.Errorf("learned %v, want %v", known, want)
 	}
 	var depths [][]int
 	for _, g := range generations(all[2:6]) {

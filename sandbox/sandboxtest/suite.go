@@ -56,6 +56,7 @@ func Run(t *testing.T, s Suite) {
 		{"DestroyIdempotent", testDestroyIdempotent},
 		{"Reconnect", testReconnect},
 		{"Dial", testDial},
+		{"Timeout", testTimeout},
 		{"Crash", testCrash},
 		{"Warm", testWarm},
 		{"WarmFits", testWarmFits},
