@@ -15,14 +15,15 @@ import (
 // sandbox, its execs and its rotations. It is known by session while it lasts, so
 // that commands can hand it what they have started.
 type bench struct {
-	e     *Engine
-	id    sojourn.SessionID
-	claim work.Claim
-	ctx   context.Context // ends with the claim, and with the bench
-	stop  context.CancelFunc
-	wake  chan struct{}  // of one: something about the session has changed
-	wg    sync.WaitGroup // the follows
-	wait  waiting        // the execs that wait for their turn
+	e       *Engine
+	id      sojourn.SessionID
+	claim   work.Claim
+	ctx     context.Context // ends with the claim, and with the bench
+	stop    context.CancelFunc
+	wake    chan struct{}  // of one: something about the session has changed
+	wg      sync.WaitGroup // the follows
+	wait    waiting        // the execs that wait for their turn
+	cleared int64          // the epoch whose keeper knows no execs that are over; see clearEnded
 
 	mu      sync.Mutex
 	left    bool // no follow starts any more

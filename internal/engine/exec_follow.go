@@ -130,7 +130,7 @@ func (f *follow) run() {
 			f.stop(err)
 			break
 		}
-		if f.ctx.Err() == nil && !errors.Is(err, errNoSandbox) {
+		if f.ctx.Err() == nil && !errors.Is(err, errNoSandbox) && !f.b.e.letGo(p.c) {
 			f.b.e.log.Warn("follow an exec", "session", f.b.id, "exec", f.id, "error", err)
 		}
 		f.pause()
@@ -181,14 +181,10 @@ func (f *follow) end(o outcome, w *output.Writer) {
 		return err
 	}) && f.insist("write the end of an exec", func() error {
 		return b.commit(b.ctx, func(tx *store.Tx, d *sojourn.Decision) error {
-			if !d.EndExec(f.id, o.result, o.reason) {
-				return nil
+			if d.EndExec(f.id, o.result, o.reason) {
+				d.StartExecs(b.e.rateOf(d.Facts().Session))
 			}
-			d.StartExecs(b.e.rateOf(d.Facts().Session))
-			if inline == nil {
-				return nil
-			}
-			return tx.PutExecOutput(f.id, inline)
+			return putOutput(tx, f.id, inline)
 		})
 	})
 	if !done {
@@ -208,11 +204,18 @@ func (f *follow) keepRest(w *output.Writer) {
 		if err != nil || inline == nil {
 			return err
 		}
-		return f.b.e.cfg.Store.Update(f.b.ctx, func(tx *store.Tx) error {
-			if _, err := tx.Exec(f.id); sojourn.CodeOf(err) == sojourn.CodeNotFound {
-				return nil // its session was deleted
-			}
-			return tx.PutExecOutput(f.id, inline)
-		})
+		return f.b.e.cfg.Store.Update(f.b.ctx, func(tx *store.Tx) error { return putOutput(tx, f.id, inline) })
 	})
+}
+
+// putOutput keeps what an exec has written that went to no file, unless its session
+// was deleted meanwhile.
+func putOutput(tx *store.Tx, id sojourn.ExecID, inline []byte) error {
+	if inline == nil {
+		return nil
+	}
+	if _, err := tx.Exec(id); sojourn.CodeOf(err) == sojourn.CodeNotFound {
+		return nil
+	}
+	return tx.PutExecOutput(id, inline)
 }

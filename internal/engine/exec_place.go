@@ -97,6 +97,17 @@ func (e *Engine) regain(ctx context.Context, l *sojourn.Lease) (*compute, error)
 	return nil, cmp.Or(err, errNoSandbox)
 }
 
+// letGo reports whether a compute is not that of its session any more, or has ended:
+// then it is no wonder that its keeper does not answer.
+func (e *Engine) letGo(c *compute) bool {
+	if c == nil {
+		return false
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.computes[c.session] != c || ended(c.box)
+}
+
 // about describes the inside of the sandbox. It is asked for once.
 func (c *compute) about(ctx context.Context) (link.Info, error) {
 	if known := c.info.Load(); known != nil {

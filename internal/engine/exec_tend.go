@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,6 +26,7 @@ func (b *bench) tend(ctx context.Context, f sojourn.Facts) (look, error) {
 		}
 	}
 	b.wakeFollows()
+	b.clearEnded(f)
 	next, late := b.wait.look(busyNow(f, b.e.Now()), b.e.Now())
 	if len(late) > 0 {
 		if err := b.refuseLate(ctx, late); err != nil {
@@ -33,6 +35,54 @@ func (b *bench) tend(ctx context.Context, f sojourn.Facts) (look, error) {
 	}
 	again, err := b.overrun(ctx, f)
 	return look{at: next, over: len(f.Running()) == 0}.sooner(look{at: again, over: true}), err
+}
+
+// clearEnded makes a keeper forget the processes of execs that are over, once for each
+// sandbox: an earlier server may have been killed before it could.
+func (b *bench) clearEnded(f sojourn.Facts) {
+	c := b.e.live(f.Lease, b.e.Now())
+	if c == nil || c.epoch == b.cleared {
+		return
+	}
+	b.cleared = c.epoch
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.left {
+		return
+	}
+	b.wg.Go(func() {
+		if err := b.e.forgetEnded(b.ctx, c); err != nil && b.ctx.Err() == nil && !b.e.letGo(c) {
+			b.e.log.Warn("forget the processes of execs that are over", "session", b.id, "lease_epoch", c.epoch, "error", err)
+		}
+	})
+}
+
+func (e *Engine) forgetEnded(ctx context.Context, c *compute) error {
+	list, err := c.peer.Processes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range list {
+		id, ours := strings.CutPrefix(p.ProcessID, execPrefix)
+		if !ours {
+			continue
+		}
+		over := false
+		err := e.cfg.Store.View(ctx, func(tx *store.Tx) error {
+			x, err := tx.Exec(sojourn.ExecID(id))
+			over = err == nil && x.State.Terminal()
+			return err
+		})
+		if err != nil && sojourn.CodeOf(err) != sojourn.CodeNotFound {
+			return err
+		}
+		if over {
+			if err := c.peer.Forget(ctx, p.ProcessID); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // wakeFollows tells the follows that something about the session has changed: one may
