@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sojourn-dev/sojourn"
+	"github.com/sojourn-dev/sojourn/internal/link"
 	"github.com/sojourn-dev/sojourn/internal/output"
 	"github.com/sojourn-dev/sojourn/internal/store"
 	"github.com/sojourn-dev/sojourn/internal/work"
@@ -130,7 +131,8 @@ func (f *follow) run() {
 			f.stop(err)
 			break
 		}
-		if f.ctx.Err() == nil && !errors.Is(err, errNoSandbox) && !f.b.e.letGo(p.c) {
+		expected := errors.Is(err, errNoSandbox) || errors.Is(err, link.ErrGone) || f.b.e.letGo(p.c)
+		if f.ctx.Err() == nil && !expected {
 			f.b.e.log.Warn("follow an exec", "session", f.b.id, "exec", f.id, "error", err)
 		}
 		f.pause()
