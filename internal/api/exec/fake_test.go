@@ -17,11 +17,12 @@ import (
 // stub is an engine with one session; a call that a test does not set up panics.
 type stub struct {
 	Engine
+	handler http.Handler // of this engine; nil before the first call
 	facts   sojourn.Facts
 	exec    sojourn.Exec
 	err     error
 	carried sojourn.Carryover
-	output  *output.Reader
+	output  func() (*output.Reader, error)
 	execs   []sojourn.Exec
 
 	created  engine.Create
@@ -91,7 +92,10 @@ func (s *stub) Execs(context.Context, engine.Ref, int64, int) ([]sojourn.Exec, e
 }
 
 func (s *stub) ExecOutput(context.Context, engine.Ref, sojourn.ExecID) (*output.Reader, error) {
-	return s.output, s.err
+	if s.output == nil {
+		return output.None(), nil
+	}
+	return s.output()
 }
 
 func (s *stub) WriteExec(_ context.Context, _ engine.Ref, _ sojourn.ExecID, _ string, at int64, data []byte, eof bool) error {
@@ -123,7 +127,7 @@ type call struct {
 	header             http.Header // with "Authorization: ApiKey admin" when it has none
 }
 
-func (c call) to(e Engine) *httptest.ResponseRecorder {
+func (c call) to(e *stub) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(c.method, c.path, strings.NewReader(c.body))
 	for name, values := range c.header {
 		r.Header[name] = values
@@ -134,8 +138,11 @@ func (c call) to(e Engine) *httptest.ResponseRecorder {
 	if c.body != "" && r.Header.Get("Content-Type") == "" {
 		r.Header.Set("Content-Type", "application/json")
 	}
+	if e.handler == nil {
+		e.handler = New(e, doorman{}, Config{})
+	}
 	res := httptest.NewRecorder()
-	New(e, doorman{}, Config{}).ServeHTTP(res, r)
+	e.handler.ServeHTTP(res, r)
 	return res
 }
 

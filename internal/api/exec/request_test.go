@@ -87,9 +87,9 @@ func TestACreateNeedsNoBody(t *testing.T) {
 
 // A limit that is not a whole number above zero is refused, never no limit.
 func TestOddLimitsAreRefused(t *testing.T) {
+	e := &stub{facts: openSession()}
 	for _, field := range []string{"costCapCents", "iterationLimit", "durationLimitSeconds"} {
 		for _, value := range []string{"0", "-1", "1.5", "1e300", "9223372036854775807", `"5"`, "true", "[]", "{}"} {
-			e := &stub{facts: openSession()}
 			body := refusal(t, call{"POST", sessionsPath, `{"budget":{"` + field + `":` + value + `}}`, nil}.to(e), 400)
 			if body.Code != "INVALID_REQUEST" || !strings.Contains(body.Error, field) {
 				t.Errorf("%s %s: %+v, want the field named", field, value, body)
@@ -101,6 +101,7 @@ func TestOddLimitsAreRefused(t *testing.T) {
 
 func TestBadRequestsAre400(t *testing.T) {
 	const session = sessionsPath + "/s"
+	e := &stub{facts: openSession()}
 	for name, c := range map[string]struct {
 		call
 		says string
@@ -140,7 +141,7 @@ func TestBadRequestsAre400(t *testing.T) {
 		"empty terminal":    {call{"POST", session + "/executions/x/resize", `{"rows":0,"cols":1}`, nil}, "rows"},
 		"odd stream":        {call{"GET", session + "/executions/x/output?stream=stdin", "", nil}, "stream"},
 	} {
-		body := refusal(t, c.call.to(&stub{facts: openSession()}), 400)
+		body := refusal(t, c.call.to(e), 400)
 		if !strings.Contains(body.Error, c.says) || !strings.HasPrefix(body.Code, "INVALID_") || body.RequestID == "" {
 			t.Errorf("%s: %+v, want it to say %s", name, body, c.says)
 		}
