@@ -12,7 +12,7 @@ const (
 	defaultReadBytes = 1 << 20
 	maxReadBytes     = 8 << 20
 	// maxGather bounds how long a read holds back what it has.
-	maxGather = time.Second
+	maxGather = 5 * time.Second
 )
 
 // callRun is a start and a read in one. It lets go what waits for the start

@@ -16,7 +16,7 @@ import (
 )
 
 // short is a read that takes all of a short process at once.
-var short = link.ReadParams{Wait: link.MaxWait, Gather: time.Second}
+var short = link.ReadParams{Wait: link.MaxWait, Gather: 5 * time.Second}
 
 func TestRunTellsAllOfAShortProcess(t *testing.T) {
 	t.Parallel()
@@ -81,7 +81,7 @@ func TestGatherHoldsNothingBackForLong(t *testing.T) {
 	_, dial := serve(t, keeper.Config{})
 	c := dial()
 	r, err := c.Run(t.Context(), link.StartParams{ProcessID: "p", Argv: []string{"sh", "-c", "echo a; echo b; exec sleep 300"}, Env: env()},
-		link.ReadParams{Wait: link.MaxWait, Gather: 300 * time.Millisecond})
+		link.ReadParams{Wait: link.MaxWait, Gather: time.Second})
 	if err != nil || len(r.Chunks) != 1 || string(r.Chunks[0].Data) != "a\nb\n" || r.Exited {
 		t.Fatalf("run = %+v, %v", r, err)
 	}
@@ -99,7 +99,7 @@ func TestReadAcknowledges(t *testing.T) {
 	_, dial := serve(t, keeper.Config{})
 	c := dial()
 	start(t, c, link.StartParams{ProcessID: "p", Argv: []string{"echo", "hi"}, Retain: link.RetainAck})
-	r, err := c.Read(t.Context(), link.ReadParams{ProcessID: "p", Wait: link.MaxWait})
+	r, err := c.Read(t.Context(), link.ReadParams{ProcessID: "p", Wait: link.MaxWait, Gather: 5 * time.Second})
 	if err != nil || len(r.Chunks) != 1 {
 		t.Fatalf("read = %+v, %v", r, err)
 	}
