@@ -65,7 +65,8 @@ func (d *Decision) Seal(c Checkpoint, n CaptureNotes) error {
 // SealDrain makes c the session's head, when a next turn could go on from it, and
 // ends the draining lease that it was captured from. A capture that is not whole
 // never takes the place of a head that is: the event says what is missing, and
-// what was done since the head is lost. Where nothing was done yet, nothing is.
+// what was done since the head is lost. Where nothing was done yet, nothing is. A bare
+// session goes on without what was lost, and is told of it with its next sandbox.
 func (d *Decision) SealDrain(c Checkpoint, n CaptureNotes, to LeaseState) error {
 	if err := d.draining(c.Epoch); err != nil {
 		return err
@@ -73,7 +74,7 @@ func (d *Decision) SealDrain(c Checkpoint, n CaptureNotes, to LeaseState) error 
 	if err := d.next(c); err != nil {
 		return err
 	}
-	lost := d.facts.Head == nil && (d.facts.Session.Worked || d.facts.Unsaved())
+	lost := !d.facts.Session.Bare() && d.facts.Head == nil && (d.facts.Session.Worked || d.facts.Unsaved())
 	if c.Whole(d.facts.Session.Base) || lost {
 		d.sealHead(c, "", "", n)
 	} else {

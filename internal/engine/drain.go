@@ -272,6 +272,11 @@ func (e *Engine) forgetProcesses(before sojourn.Facts) {
 // runs or not. The error is ErrGone when the files are gone.
 func (e *Engine) ruins(ctx context.Context, l sojourn.Lease) (*compute, error) {
 	if c := e.at(l); c != nil {
+		if ended(c.box) { // and its files may have gone with it
+			if _, err := e.cfg.Driver.Remains(ctx, c.box.Handle()); errors.Is(err, sandbox.ErrGone) {
+				return nil, err
+			}
+		}
 		return c, nil
 	}
 	if e.cfg.Driver == nil || e.cfg.Driver.Name() != l.Driver {
