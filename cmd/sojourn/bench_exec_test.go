@@ -47,6 +47,7 @@ func BenchmarkExecs(b *testing.B) {
 		b.Run(driver, func(b *testing.B) {
 			for b.Loop() {
 				x := newExecBench(b, exe, driver)
+				b.Cleanup(func() { x.print(os.Stdout) }) // what there is, also when something fails
 				x.roundTrip()
 				x.parallel()
 				x.line()
@@ -54,7 +55,6 @@ func BenchmarkExecs(b *testing.B) {
 				x.files(64 * mib)
 				x.files(gib)
 				x.list()
-				x.print(os.Stdout)
 			}
 			b.ReportMetric(0, "ns/op")
 		})

@@ -10,8 +10,8 @@ import (
 )
 
 // Rate bounds how often one key may call: a bucket of Burst calls that refills
-// with PerSecond. The zero value means 100 a second with a burst of 500; a
-// negative PerSecond means no limit.
+// with PerSecond. The zero value means 1,000 a second with a burst of 5,000: a
+// platform calls for all its sessions with one key. A negative PerSecond means no limit.
 type Rate struct {
 	PerSecond float64
 	Burst     int
@@ -32,7 +32,7 @@ type bucket struct {
 
 func newLimiter(r Rate) *limiter {
 	if r.PerSecond == 0 {
-		r.PerSecond = 100
+		r.PerSecond = 1000
 	}
 	if r.Burst <= 0 {
 		r.Burst = int(max(1, 5*r.PerSecond))

@@ -33,10 +33,17 @@ type Config struct {
 	Network    Network     `yaml:"network"`
 	Models     Models      `yaml:"models"`
 	Rates      Rates       `yaml:"rates"`
+	Calls      Calls       `yaml:"calls"`
 	// Runtimes are changes of the table of agent programs, by id.
 	Runtimes map[string]Runtime `yaml:"runtimes"`
 	// DefaultRuntime is that of sessions which name none; "" is the script agent.
 	DefaultRuntime string `yaml:"defaultRuntime"`
+}
+
+// Calls bounds how often one key may call. Zero is the default.
+type Calls struct {
+	PerSecond float64 `yaml:"perSecond"` // below zero is no limit
+	Burst     int     `yaml:"burst"`     // at once
 }
 
 // Sandbox is what sessions get that do not say otherwise.

@@ -77,10 +77,13 @@ type Config struct {
 	// AdminKey is the first admin key; "" makes one.
 	AdminKey  string
 	Version   string
-	Rate      api.Rate
+	Rate      CallRate
 	Heartbeat time.Duration
 	Log       *slog.Logger
 }
+
+// CallRate bounds how often one key may call.
+type CallRate = api.Rate
 
 // Rates are what the execs of sessions without an agent cost.
 type Rates = engine.Rates
