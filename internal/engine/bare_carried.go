@@ -1,14 +1,12 @@
 package engine
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"net/url"
-
-	"github.com/google/jsonschema-go/jsonschema"
+	"strings"
 
 	"github.com/sojourn-dev/sojourn"
+	"github.com/sojourn-dev/sojourn/internal/link"
 	"github.com/sojourn-dev/sojourn/internal/store"
 )
 
@@ -52,8 +50,13 @@ func (e *Engine) RegisterTool(ctx context.Context, ref Ref, t sojourn.Tool) (soj
 	if len(t.InputSchema) > sojourn.MaxToolBytes { // before it is parsed
 		return t, sojourn.Errorf(sojourn.CodeTooLarge, "inputSchema: at most %d bytes.", sojourn.MaxToolBytes)
 	}
-	if _, err := resolveSchema(t.InputSchema); err != nil {
-		return t, err
+	if len(t.InputSchema) > 0 {
+		if _, err := parseSchema(t.InputSchema); err != nil {
+			return t, err
+		}
+	}
+	if len(t.Argv) > 0 && strings.HasPrefix(t.Argv[0], link.ProgramPrefix) {
+		return t, sojourn.Errorf(sojourn.CodeInvalid, "command: names that begin with %q belong to the server.", link.ProgramPrefix)
 	}
 	_, err := e.update(ctx, ref, func(tx *store.Tx, d *sojourn.Decision) error {
 		if s := d.Facts().Session; !s.Bare() {
@@ -86,32 +89,4 @@ func checkToolURL(text string) error {
 		return sojourn.Errorf(sojourn.CodeInvalid, "url: must be http or https, with a host and without a user.")
 	}
 	return nil
-}
-
-// resolveSchema returns the schema that the input of a tool has to match; nil when
-// there is none. The code is invalid. What a schema refers to must be in it.
-func resolveSchema(text json.RawMessage) (*jsonschema.Resolved, error) {
-	if len(text) == 0 {
-		return nil, nil
-	}
-	if !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
-		return nil, sojourn.Errorf(sojourn.CodeInvalid, "inputSchema: must be a JSON Schema, which is an object.")
-	}
-	var s jsonschema.Schema
-	if err := json.Unmarshal(text, &s); err != nil {
-		return nil, badSchema(err)
-	}
-	// Without a loader a reference to another document is an error.
-	resolved, err := s.Resolve(nil)
-	if err != nil {
-		return nil, badSchema(err)
-	}
-	return resolved, nil
-}
-
-func badSchema(err error) error {
-	return &sojourn.Error{
-		Code: sojourn.CodeInvalid, Cause: err,
-		Message: "inputSchema: is no JSON Schema that can be used here: " + bounded(err.Error(), 300) + ".",
-	}
 }

@@ -36,6 +36,11 @@ func parseSchema(raw json.RawMessage) (*toolSchema, error) {
 	if err := json.Unmarshal(raw, root); err != nil {
 		return nil, refuse(err)
 	}
+	draft, known := schemaDrafts[strings.TrimSuffix(root.Schema, "#")]
+	if !known {
+		return nil, refuse(errSchemaDraft)
+	}
+	root.Schema = draft
 	n, err := (&schemaSize{root: root, known: map[*jsonschema.Schema]int{}}).of(root)
 	if err != nil {
 		return nil, refuse(err)
@@ -81,7 +86,17 @@ type schemaSize struct {
 	known map[*jsonschema.Schema]int // 0 while it is being counted
 }
 
+// schemaDrafts are the versions of JSON Schema that are known, as the validator writes
+// them; a schema that names none is of the newest.
+var schemaDrafts = map[string]string{
+	"": "",
+	"https://json-schema.org/draft/2020-12/schema": "https://json-schema.org/draft/2020-12/schema",
+	"http://json-schema.org/draft-07/schema":       "http://json-schema.org/draft-07/schema#",
+	"https://json-schema.org/draft-07/schema":      "http://json-schema.org/draft-07/schema#",
+}
+
 var (
+	errSchemaDraft = errors.New("its $schema is not known: use draft 2020-12 or draft-07")
 	errSchemaLoops = errors.New("it refers to itself, which is not supported")
 	errSchemaLarge = errors.New("it is too large once its references are followed")
 	errSchemaRef   = errors.New("a $ref must be of the form #/$defs/NAME")
