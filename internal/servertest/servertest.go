@@ -79,6 +79,8 @@ type Config struct {
 	Programs map[string]keeper.Program
 	// HostPrograms makes the sandboxes run the host's programs, and no others.
 	HostPrograms bool
+	// Isolation is the wall that the sandboxes claim to have; "" is none.
+	Isolation string
 	// WrapStore, if not nil, is put around the store at each start.
 	WrapStore func(store.Store) store.Store
 }
@@ -112,6 +114,8 @@ func Start(t testing.TB, c Config) *Server {
 		Dir:      filepath.Join(s.Dir, "sandboxes"),
 		Programs: programs,
 		Host:     c.HostPrograms,
+
+		Isolation: sandbox.Isolation(c.Isolation),
 	})
 	key, err := age.GenerateX25519Identity()
 	if err != nil {

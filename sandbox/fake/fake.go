@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -30,6 +31,8 @@ type Config struct {
 	// Host makes the keepers run programs of the host instead, as processes of their
 	// own: those see the host's paths, but for their working directory.
 	Host bool
+	// Isolation is the wall that the sandboxes claim to have; "" is none, the truth.
+	Isolation sandbox.Isolation
 }
 
 // Faults says what goes wrong. In the zero value nothing does.
@@ -106,7 +109,7 @@ func (d *Driver) Name() string { return Name }
 // Capabilities says that the driver does everything but isolate.
 func (d *Driver) Capabilities() sandbox.Capabilities {
 	return sandbox.Capabilities{
-		Isolation: sandbox.IsolationNone,
+		Isolation: cmp.Or(d.cfg.Isolation, sandbox.IsolationNone),
 		Exec:      true,
 		PTY:       true,
 		Limits:    sandbox.LimitSupport{Memory: true, Processes: true, CPU: true, Disk: true, OpenFiles: true, How: "It says so and enforces nothing."},

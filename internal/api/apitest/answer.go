@@ -49,7 +49,7 @@ func (s *script) http(ts *testscript.TestScript, neg bool, args []string) {
 		}
 	}
 	if key != "none" {
-		header.Set("Authorization", "Bearer "+key)
+		header.Set("Authorization", s.scheme+" "+key)
 	}
 	res, text := s.call(ts, args[0], args[1], header, body)
 	if ok := res.StatusCode < 300; ok == neg {
@@ -99,7 +99,8 @@ var (
 	anyInstant = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z`)
 	anyName    = regexp.MustCompile(`scr_[a-z0-9]{26}`) // of the scripted agent's conversations
 	anyHint    = regexp.MustCompile(`"hint": ".{4}"`)
-	anyCount   = regexp.MustCompile(`"(entries|bytes|storedBytes|lastSequence)": \d+`)
+	anyCount   = regexp.MustCompile(`"(entries|bytes|storedBytes|lastSequence|lastSeq|last_seq|durationMs|cpuTimeMs|maxRssBytes)":( ?)\d+`)
+	anyAge     = regexp.MustCompile(`"(durationSeconds|duration_seconds)":( ?)\d+(\.\d+)?`)
 	anySecret  = regexp.MustCompile(`sjn_([a-z]+)_[A-Za-z0-9_-]{43}`)
 )
 
@@ -110,7 +111,8 @@ func (s *script) mask(text string) string {
 	}
 	text = anySecret.ReplaceAllString(text, "sjn_${1}_<secret>")
 	text = anyHint.ReplaceAllString(text, `"hint": "<hint>"`)
-	text = anyCount.ReplaceAllString(text, `"$1": <n>`)
+	text = anyCount.ReplaceAllString(text, `"$1":$2<n>`)
+	text = anyAge.ReplaceAllString(text, `"$1":$2<n>`)
 	text = anyName.ReplaceAllString(text, "<conversation>")
 	text = anyID.ReplaceAllString(text, "<id>")
 	text = strings.ReplaceAll(text, s.server.URL, "$URL")

@@ -24,7 +24,7 @@ func Run(t *testing.T, dir string, update bool) {
 	for _, f := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(f), ".txtar"), func(t *testing.T) {
 			t.Parallel()
-			s := &script{t: t, names: map[string]string{}, seen: map[string]int64{}}
+			s := &script{t: t, names: map[string]string{}, seen: map[string]int64{}, log: cloudLog, scheme: "Bearer"}
 			testscript.Run(t, testscript.Params{
 				Files: []string{f}, UpdateScripts: update, Cmds: s.commands(), RequireUniqueNames: true,
 			})
@@ -39,14 +39,28 @@ type script struct {
 	names  map[string]string // of values, by value
 	last   any               // the last answer
 	seen   map[string]int64  // the last awaited event, by session
+	log    log
+	scheme string // before the key
 }
+
+// log is where a contract keeps the events of a session, and the name that their
+// number has.
+type log struct{ before, after, number string }
+
+// The logs of the contracts, which an admin key may read.
+var (
+	cloudLog = log{"/v1/sessions/", "/events", "sequence"}
+	execLog  = log{"/api/v1/agent/sessions/", "/events", "seq"}
+)
+
+func (l log) path(session string) string { return l.before + session + l.after }
 
 type command = func(ts *testscript.TestScript, neg bool, args []string)
 
 func (s *script) commands() map[string]command {
 	return map[string]command{
 		"serve": s.serve, "http": s.http, "set": s.set, "is": s.is, "near": s.near, "later": s.later,
-		"await": s.await, "log": s.log, "faults": s.faults,
+		"await": s.await, "log": s.printLog, "faults": s.faults,
 		"lose":    s.sandboxes((*fake.Driver).Kill),
 		"freeze":  s.sandboxes((*fake.Driver).Freeze),
 		"thaw":    s.sandboxes((*fake.Driver).Thaw),
@@ -60,6 +74,9 @@ func (s *script) serve(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("serve starts one server a script")
 	}
 	c := servertest.Config{Env: map[string]string{}}
+	if len(args) > 0 && args[0] == "exec" {
+		s.log, s.scheme, c.HostPrograms, args = execLog, "ApiKey", true, args[1:]
+	}
 	for _, a := range args {
 		name, value, _ := strings.Cut(a, "=")
 		switch name {
@@ -73,6 +90,10 @@ func (s *script) serve(ts *testscript.TestScript, neg bool, args []string) {
 			c.WorkspaceMaxBytes = number(ts, value)
 		case "conversationmax":
 			c.ConversationMaxBytes = number(ts, value)
+		case "fee":
+			c.Rates.Exec = sojourn.Money(number(ts, value))
+		case "isolation":
+			c.Isolation = value
 		case "nocompute":
 			c.NoCompute = true
 		case "env":

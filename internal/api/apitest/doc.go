@@ -7,9 +7,12 @@
 //
 // The commands are:
 //
-//	serve [hold=D] [ceiling=D] [workspacemax=N] [conversationmax=N] [heartbeat=D]
-//	      [nocompute] [env=NAME=VALUE]
-//	    starts the server of the script; "$URL" and "$ADMIN" are its address and key
+//	serve [exec] [hold=D] [ceiling=D] [workspacemax=N] [conversationmax=N] [heartbeat=D]
+//	      [fee=N] [isolation=WALL] [nocompute] [env=NAME=VALUE]
+//	    starts the server of the script; "$URL" and "$ADMIN" are its address and key.
+//	    With exec the script is about contract B: its sandboxes run the programs of
+//	    the host, await and log read its logs. An exec costs N micro-cents; the
+//	    sandboxes claim to have the wall
 //	http [-key KEY] [-H NAME:VALUE] METHOD PATH [BODY]
 //	    makes a call and prints status, contract headers and the indented body;
 //	    with "!" it must not succeed. KEY "none" sends no key, "@FILE" as BODY

@@ -21,10 +21,6 @@ import (
 // awaitFor is how long a script waits for an event.
 const awaitFor = 20 * time.Second
 
-// logPath is where a session's log is: contract C's path, which an admin key may
-// use for sessions of that contract.
-func logPath(session string) string { return "/v1/sessions/" + session + "/events" }
-
 // await follows a session's log to an event.
 func (s *script) await(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 || len(args) > 3 {
@@ -50,11 +46,11 @@ func (s *script) await(ts *testscript.TestScript, neg bool, args []string) {
 
 // follow reads a session's stream until each returns false.
 func (s *script) follow(ctx context.Context, session string, after int64, each func(seq int64, e any) bool) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.server.URL+logPath(session), nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.server.URL+s.log.path(session), nil)
 	if err != nil {
 		return err
 	}
-	r.Header.Set("Authorization", "Bearer "+servertest.AdminKey)
+	r.Header.Set("Authorization", s.scheme+" "+servertest.AdminKey)
 	r.Header.Set("Accept", "text/event-stream")
 	r.Header.Set("Last-Event-ID", strconv.FormatInt(after, 10))
 	res, err := http.DefaultClient.Do(r)
@@ -80,7 +76,7 @@ func (s *script) follow(ctx context.Context, session string, after int64, each f
 		if err := json.Unmarshal([]byte(data), &e); err != nil {
 			return err
 		}
-		seq, _ := e["sequence"].(float64)
+		seq, _ := e[s.log.number].(float64)
 		if after++; int64(seq) != after {
 			return errors.New("the log has a gap before " + strconv.FormatInt(int64(seq), 10))
 		}
@@ -90,8 +86,8 @@ func (s *script) follow(ctx context.Context, session string, after int64, each f
 	}
 }
 
-// log prints the types of a session's events.
-func (s *script) log(ts *testscript.TestScript, neg bool, args []string) {
+// printLog prints the types of a session's events.
+func (s *script) printLog(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 1 || len(args) > 2 {
 		ts.Fatalf("usage: log SESSION [REGEXP]")
 	}
@@ -100,13 +96,13 @@ func (s *script) log(ts *testscript.TestScript, neg bool, args []string) {
 		shown = regexp.MustCompile(args[1])
 	}
 	for after := int64(0); ; {
-		header := http.Header{"Authorization": {"Bearer " + servertest.AdminKey}}
-		s.call(ts, http.MethodGet, logPath(args[0])+"?limit=1000&after="+strconv.FormatInt(after, 10), header, nil)
+		header := http.Header{"Authorization": {s.scheme + " " + servertest.AdminKey}}
+		s.call(ts, http.MethodGet, s.log.path(args[0])+"?limit=1000&after="+strconv.FormatInt(after, 10), header, nil)
 		events, _ := s.at("events")
 		for _, e := range events.([]any) {
 			after++
 			e := e.(map[string]any)
-			if seq := e["sequence"].(float64); int64(seq) != after {
+			if seq := e[s.log.number].(float64); int64(seq) != after {
 				ts.Fatalf("the log has a gap before %v", seq)
 			}
 			if kind := e["type"].(string); shown.MatchString(kind) {
