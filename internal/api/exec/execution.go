@@ -21,8 +21,8 @@ type Outcome struct {
 	Error       string `json:"error,omitempty" doc:"What went wrong, for people."`
 	TimedOut    bool   `json:"timedOut"`
 	DurationMs  int64  `json:"durationMs" doc:"From its start to its end, or until now."`
-	CPUTimeMs   int64  `json:"cpuTimeMs,omitempty" doc:"Of it and the children that it waited for."`
-	MaxRSSBytes int64  `json:"maxRssBytes,omitempty"`
+	CPUTimeMs   int64  `json:"cpuTimeMs" doc:"Of it and the children that it waited for."`
+	MaxRSSBytes int64  `json:"maxRssBytes"`
 
 	CostCents      int64 `json:"costCents" doc:"What was charged for it, rounded up."`
 	CostMicroCents int64 `json:"costMicroCents"`

@@ -2,6 +2,7 @@ package exec
 
 import (
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/sojourn-dev/sojourn"
@@ -26,8 +27,15 @@ type ErrorBody struct {
 // Details are named facts about an error.
 type Details map[string]any
 
+// stateWords are this contract's words for states that the domain names otherwise.
+var stateWords = map[string]string{string(sojourn.SessionNew): "pending", string(sojourn.SessionOpen): "running"}
+
 func envelope(p api.Problem) any {
 	body := ErrorBody{Error: p.Message, Code: p.Code, RequestID: p.RequestID}
+	if word := stateWords[p.Details["state"]]; word != "" {
+		body.Error = strings.Replace(body.Error, " is "+p.Details["state"]+" ", " is "+word+" ", 1)
+		p.Details["state"] = word
+	}
 	if len(p.Details) > 0 || len(p.Fields) > 0 {
 		body.Details = Details{}
 		for k, v := range p.Details {
