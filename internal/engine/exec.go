@@ -112,9 +112,17 @@ func (e *Engine) waitExec(ctx context.Context, ref Ref, id sojourn.ExecID, ok fu
 	changed, stop := e.watchExec(id)
 	defer stop()
 	for {
-		err = e.view(ctx, ref, func(tx *store.Tx, f sojourn.Facts) error {
-			facts = f
-			x, err = execOf(tx, ref.ID, id)
+		err = e.cfg.Store.View(ctx, func(tx *store.Tx) error {
+			s, err := tx.Session(ref.ID)
+			if err == nil {
+				err = ref.check(s)
+			}
+			if err == nil {
+				x, err = execOf(tx, ref.ID, id)
+			}
+			if err == nil && ok(x) { // and not before: most look more than once
+				facts, err = tx.Facts(ref.ID)
+			}
 			return err
 		})
 		if err != nil || ok(x) {

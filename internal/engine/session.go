@@ -134,11 +134,18 @@ func seen(tx *store.Tx, ref Ref) (sojourn.Facts, error) {
 	if err != nil {
 		return f, err
 	}
-	s := f.Session
-	if s.Project != ref.Project || ref.Contract != "" && s.Contract != ref.Contract || !s.DeletedAt.IsZero() {
-		return sojourn.Facts{}, sojourn.Errorf(sojourn.CodeNotFound, "There is no such session.")
+	if err := ref.check(f.Session); err != nil {
+		return sojourn.Facts{}, err
 	}
 	return f, nil
+}
+
+// check refuses a session that ref may not see, as one that there is not.
+func (r Ref) check(s sojourn.Session) error {
+	if s.Project != r.Project || r.Contract != "" && s.Contract != r.Contract || !s.DeletedAt.IsZero() {
+		return sojourn.Errorf(sojourn.CodeNotFound, "There is no such session.")
+	}
+	return nil
 }
 
 // view reads something of a session that ref may see.
