@@ -91,6 +91,13 @@ func parseFilePath(p string) (filePath, error) {
 	return f, nil
 }
 
+// FilePath returns where a path of a caller, absolute or below the workspace, lies
+// in a sandbox. The code is invalid, as that of the calls for files.
+func FilePath(p string) (string, error) {
+	f, err := parseFilePath(p)
+	return f.at, err
+}
+
 // uri is the path as the programs for files take it.
 func (f filePath) uri() string {
 	if f.dir && f.at != "/" {

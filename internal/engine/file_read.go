@@ -84,6 +84,31 @@ func (r *FileReader) Copy(ctx context.Context, w io.Writer) error {
 	return err
 }
 
+// Bytes returns the part as a reader, in place of Copy. It ends with io.EOF behind
+// all of it and nowhere else. The caller closes it before the FileReader.
+func (r *FileReader) Bytes(ctx context.Context) io.ReadCloser {
+	from, to := io.Pipe()
+	b := &fileBytes{PipeReader: from, ended: make(chan struct{})}
+	go func() {
+		defer close(b.ended)
+		to.CloseWithError(r.Copy(ctx, to))
+	}()
+	return b
+}
+
+// fileBytes is a pipe that somebody writes a file to.
+type fileBytes struct {
+	*io.PipeReader
+	ended chan struct{}
+}
+
+// Close ends the writing and waits for it.
+func (b *fileBytes) Close() error {
+	err := b.PipeReader.Close()
+	<-b.ended
+	return err
+}
+
 // Close ends the reading.
 func (r *FileReader) Close() {
 	if r.p != nil {

@@ -39,6 +39,7 @@ type Engine interface {
 	EventsOf(ctx context.Context, ref engine.Ref, after int64, limit int, types []sojourn.EventType) ([]sojourn.Event, int64, error)
 	Follow(ctx context.Context, ref engine.Ref, after int64) (*hub.Cursor, error)
 	Execs
+	Files
 }
 
 // Execs is what it needs of the engine for execs.
@@ -113,6 +114,8 @@ func build(e Engine, auth api.Authenticator, c Config) (*api.Service, []byte) {
 	h.executions(s)
 	h.input(s)
 	h.output(s)
+	h.files(s)
+	h.transfers(s)
 	h.events(s)
 	text, err := s.Document(DocumentPath)
 	if err != nil { // the document is made of constants
