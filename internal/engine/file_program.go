@@ -146,11 +146,14 @@ func (p *fileProgram) copy(ctx context.Context, w io.Writer) (n int64, err error
 		b   []byte
 		err error
 	}
-	pieces := make(chan piece, 16) // of one message
-	ended := make(chan struct{})
-	defer func() { cancel(); <-ended }()
+	pieces := make(chan piece, 16) // of one message; closed when there is no more
+	defer func() {
+		cancel()
+		for range pieces { // until the goroutine has ended
+		}
+	}()
 	go func() {
-		defer close(ended)
+		defer close(pieces)
 		for {
 			b, err := p.next(ctx)
 			select {
@@ -163,8 +166,7 @@ func (p *fileProgram) copy(ctx context.Context, w io.Writer) (n int64, err error
 			}
 		}
 	}()
-	for {
-		got := <-pieces
+	for got := range pieces {
 		switch {
 		case errors.Is(got.err, io.EOF):
 			return n, nil
@@ -177,6 +179,7 @@ func (p *fileProgram) copy(ctx context.Context, w io.Writer) (n int64, err error
 			return n, err
 		}
 	}
+	return n, context.Cause(ctx)
 }
 
 // drop ends the program, if it has not, and forgets it.

@@ -443,38 +443,3 @@ func TestTreesAreUnpacked(t *testing.T) { // FI-08, FI-10
 		}
 	}
 }
-
-// TestFilesAreServedAcrossALoss kills the sandbox while files are read and written.
-func TestFilesAreServedAcrossALoss(t *testing.T) {
-	t.Parallel()
-	d := started(t)
-	_, err := d.write("f", "kept")
-	d.must(err)
-	for range 3 {
-		if d.Fake.Kill(string(d.ref.ID)) != 1 {
-			t.Fatal("no sandbox was there to kill")
-		}
-		if _, text, err := d.read("f", 0, -1); err != nil || text != "kept" {
-			t.Errorf("read behind a loss: %q, %v", text, err)
-		}
-		if d.Fake.Kill(string(d.ref.ID)) != 1 {
-			t.Fatal("no sandbox was there to kill")
-		}
-		if _, err := d.write("g", "more"); err != nil {
-			t.Errorf("write behind a loss: %v", err)
-		}
-	}
-}
-
-func TestBoundedMemoryAndFarOffsets(t *testing.T) {
-	t.Parallel()
-	d := started(t)
-	f, err := os.Create(filepath.Join(d.workspace(), "sparse"))
-	d.must(err)
-	const size = 5 << 30
-	_, err = f.WriteAt([]byte("the end"), size-7)
-	d.must(errors.Join(err, f.Close()))
-	if info, text, err := d.read("sparse", size-9, -1); err != nil || info.Size != size || text != "\x00\x00the end" {
-		t.Errorf("read behind 2^32: %+v, %q, %v", info, text, err)
-	}
-}
