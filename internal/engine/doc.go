@@ -6,7 +6,10 @@
 // worker taking one run to its end under a claim. A compute is a lease's
 // sandbox together with the link to its keeper. A visit is a stay of a person or
 // a tool in it, which keeps it in use. A flight is the making of a
-// compute: one per session at a time, which everybody else waits for.
+// compute: one per session at a time, which everybody else waits for. A bench is
+// one worker driving a session without an agent while it is open: its sandbox, its
+// rotations and its execs. A follow drives one of these execs, from the start of its
+// process to the writing of its end.
 //
 // # Invariants
 //
@@ -17,6 +20,10 @@
 //     so it reaches exactly one end, whichever process dies.
 //   - All that a drive writes is written under its claim's fence.
 //   - A sandbox of an epoch that is not that of an open lease is destroyed.
+//   - A process of an exec is started once, and its exec charged once: it is started
+//     after the commit that says so, under a name that its keeper knows until the end
+//     of the exec is written down. What a keeper does not know was never started.
+//   - Output is released in a keeper when a kill of this process cannot lose it.
 //
 // # Concurrency
 //

@@ -230,3 +230,30 @@ func tellExecStory(t *testing.T, at int, after bool) int {
 	s.want("cost", u.Cost, cost)
 	return crash.commits()
 }
+
+// TestExecIsCarriedToTheNextSandbox: with its processes saved, a program goes on in
+// the sandbox that replaces its own, and whoever follows it notices nothing.
+func TestExecIsCarriedToTheNextSandbox(t *testing.T) {
+	t.Parallel()
+	s := beginExecsWith(t, servertest.Config{}, engine.Create{Rotation: sojourn.Rotation{Processes: true}})
+	in := sh(`i=0; while [ $i -lt 400 ]; do echo $i; i=$((i+1)); sleep 0.001; done; cat`)
+	in.Spec.Stdin, in.Spec.Detached = sojourn.StdinStream, true
+	x := s.start(in)
+	s.writes(x, "5\n")
+	for n := range 2 {
+		if _, err := s.engine().RotateSession(s.patient(), s.ref); err != nil {
+			t.Fatal(err)
+		}
+		s.until("the rotation", func() bool { return s.state().Rotation.Count == int64(n)+1 })
+	}
+	if err := s.engine().WriteExec(s.patient(), s.ref, x.ID, "w", 0, []byte("typed\n"), true); err != nil {
+		t.Fatal(err)
+	}
+	x = s.wait(x)
+	s.want("state", x.State, sojourn.ExecEnded)
+	s.want("code", code(x), 0)
+	out := s.output(x, output.Stdout)
+	s.want("lines", strings.Count(out, "\n"), 401)
+	s.want("the last one", strings.HasSuffix(out, "399\ntyped\n"), true)
+	s.want("sandboxes made", len(s.Fake.Created()), 3)
+}

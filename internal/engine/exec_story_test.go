@@ -27,11 +27,16 @@ const bareProject = sojourn.ProjectID("prj_test")
 // beginExecs starts a server and a bare session with a budget.
 func beginExecs(t testing.TB, c servertest.Config, l sojourn.Limits) *execStory {
 	t.Helper()
+	return beginExecsWith(t, c, engine.Create{Limits: l})
+}
+
+// beginExecsWith starts a server and a bare session as in says.
+func beginExecsWith(t testing.TB, c servertest.Config, in engine.Create) *execStory {
+	t.Helper()
 	c.HostPrograms = true
 	s := &execStory{TB: t, Server: servertest.Start(t, c)}
-	made, err := s.engine().CreateSession(t.Context(), engine.Create{
-		Project: bareProject, Contract: "exec", Runtime: sojourn.RuntimeNone, Limits: l,
-	})
+	in.Project, in.Contract, in.Runtime = bareProject, "exec", sojourn.RuntimeNone
+	made, err := s.engine().CreateSession(t.Context(), in)
 	if err != nil {
 		t.Fatal(err)
 	}
