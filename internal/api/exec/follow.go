@@ -16,15 +16,6 @@ import (
 	"github.com/sojourn-dev/sojourn/internal/output"
 )
 
-// OutputFrame is a piece of output in an event stream.
-type OutputFrame struct {
-	Type         string `json:"type"` // stdout or stderr
-	Data         string `json:"data"`
-	Encoding     string `json:"encoding"`
-	Offset       int64  `json:"offset"`       // of its first byte in both streams together
-	StreamOffset int64  `json:"streamOffset"` // and in its own
-}
-
 // ExitFrame says how an execution ended.
 type ExitFrame struct {
 	Type   string `json:"type"` // exit
@@ -47,7 +38,7 @@ type ErrorFrame struct {
 }
 
 // pieceBytes bounds what one frame has.
-const pieceBytes = 64 << 10
+const pieceBytes = 256 << 10
 
 // follower streams the output of one exec and its end.
 type follower struct {
@@ -57,7 +48,8 @@ type follower struct {
 	id       sojourn.ExecID
 	which    output.Stream
 	always64 bool
-	offset   int64 // of both streams, from which on it reads
+	offset   int64  // of both streams, from which on it reads
+	buffer   []byte // of the last frame, for the next one
 
 	reader *output.Reader // nil before the exec has started
 	// over says that the exec was terminal before the reader was opened.
@@ -129,15 +121,11 @@ func (f *follower) write(p output.Piece, last bool, write func([]byte) error) er
 		}
 	}
 	f.offset = p.Offset + int64(len(p.Data))
-	out := OutputFrame{Type: "stdout", Offset: p.Offset, StreamOffset: p.StreamOffset}
-	if p.Stderr {
-		out.Type = "stderr"
-	}
-	if f.which != output.All && out.Type != string(f.which) {
+	if f.which != output.All && p.Stderr != (f.which == output.Stderr) {
 		return nil
 	}
-	out.Data, out.Encoding = text(p.Data, f.always64)
-	return f.frame(out, write)
+	f.buffer = appendOutput(f.buffer[:0], p, f.always64, api.Snake(f.request))
+	return write(f.buffer)
 }
 
 // frame writes one event. Its id is where to go on.

@@ -398,3 +398,33 @@ func TestAParkedExecIsAccepted(t *testing.T) {
 		t.Errorf("with nothing open: %+v", body)
 	}
 }
+
+func FuzzFramesSayWhatWasWritten(f *testing.F) {
+	f.Add([]byte("a\"\\\n\r\t\x00\x1f\x7f é\u2028😀"), int64(5), int64(3), true)
+	f.Add([]byte("\xff\xfe"), int64(0), int64(0), false)
+	f.Fuzz(func(t *testing.T, data []byte, offset, streamOffset int64, stderr bool) {
+		if len(data) == 0 || offset < 0 || streamOffset < 0 || offset > 1<<50 {
+			t.Skip("no piece")
+		}
+		p := output.Piece{Offset: offset, StreamOffset: streamOffset, Stderr: stderr, Data: data}
+		for _, always64 := range []bool{false, true} {
+			text := appendOutput(nil, p, always64, false)
+			if bytes.Count(text, []byte("\n")) != 3 || bytes.ContainsAny(text, "\r") {
+				t.Fatalf("%q is not one event", text)
+			}
+			frames := follow(t, bytes.NewReader(text))
+			if len(frames) != 1 {
+				t.Fatalf("%q has %d events", text, len(frames))
+			}
+			got := frames[0]
+			kind := map[bool]string{true: "stderr"}[stderr]
+			if kind == "" {
+				kind = "stdout"
+			}
+			want := frame{id: strconv.FormatInt(offset+int64(len(data)), 10), Type: kind, Data: got.Data, Encoding: got.Encoding, Offset: offset, StreamOffset: streamOffset}
+			if got != want || raw(t, got.Data, got.Encoding) != string(data) || always64 && got.Encoding != asBase64 {
+				t.Errorf("%q became %+v", data, got)
+			}
+		}
+	})
+}
