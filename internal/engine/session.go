@@ -233,7 +233,12 @@ func parseSessionCursor(s string) (c store.SessionCursor, err error) {
 
 // Archive closes a session to commands for good and gives its lease back.
 func (e *Engine) Archive(ctx context.Context, ref Ref) (sojourn.Facts, error) {
-	return e.update(ctx, ref, func(_ *store.Tx, d *sojourn.Decision) error { return d.Archive() })
+	return e.update(ctx, ref, func(_ *store.Tx, d *sojourn.Decision) error {
+		if d.Facts().Session.Bare() { // its execs and files are not given up like that
+			return sojourn.Errorf(sojourn.CodeInvalid, "The session has no agent: stop, cancel or delete it.")
+		}
+		return d.Archive()
+	})
 }
 
 // EnsureWorkspace gives a session a workspace again: it returns once one is
