@@ -82,6 +82,11 @@ func Main(args []string) int {
 		w := openWay(cfg, log)
 		defer w.close()
 	}
+	// A server under nohup ignores hangups, and what is ignored is inherited by every
+	// program that we would start. What is caught is not.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, unix.SIGHUP)
+	defer signal.Stop(hangups)
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
 	defer stop()
 	defer context.AfterFunc(ctx, func() { k.shutdown(stopGrace) })() // not when Main ends by itself
