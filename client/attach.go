@@ -116,20 +116,21 @@ func (t *attachRun) connect(ctx context.Context) error {
 			cancel(err)
 		}
 	})
+	buf := make([]byte, 64<<10)
 	for {
-		kind, data, err := ws.Read(ctx)
+		kind, frame, err := ws.Reader(ctx)
 		if err != nil {
 			return because(ctx, err)
 		}
 		watch.Reset(2 * t.c.stall)
 		t.alive = time.Now()
 		if kind == websocket.MessageBinary {
-			err = t.show(data)
+			err = t.show(frame, buf)
 		} else {
-			err = t.told(data)
+			err = t.told(frame)
 		}
 		if err != nil {
-			return err
+			return because(ctx, err)
 		}
 		if t.last.Execution.Over() {
 			ws.Close(websocket.StatusNormalClosure, "") // the server may be gone by now
@@ -138,23 +139,35 @@ func (t *attachRun) connect(ctx context.Context) error {
 	}
 }
 
-// show writes output.
-func (t *attachRun) show(data []byte) error {
+// show writes output as it comes.
+func (t *attachRun) show(frame io.Reader, buf []byte) error {
 	to := t.o.Stdout
 	if t.stderr {
 		to = t.o.Stderr
 	}
-	if to != nil {
-		if _, err := to.Write(data); err != nil {
-			return &Error{Code: "output_closed", Message: "The output could not be written: " + err.Error()}
+	for {
+		n, err := frame.Read(buf)
+		if n > 0 && to != nil {
+			if _, err := to.Write(buf[:n]); err != nil {
+				return &Error{Code: "output_closed", Message: "The output could not be written: " + err.Error()}
+			}
+		}
+		t.have += int64(n)
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
 		}
 	}
-	t.have += int64(len(data))
-	return nil
 }
 
 // told heeds what the server says.
-func (t *attachRun) told(text []byte) error {
+func (t *attachRun) told(frame io.Reader) error {
+	text, err := io.ReadAll(frame)
+	if err != nil {
+		return err
+	}
 	var m struct {
 		Execution *Execution
 		Approval  *Interaction
