@@ -37,6 +37,7 @@ func testWalls(t *testing.T, s *Suite) {
 			try(t, c)
 		})
 	}
+	t.Run("Files", func(t *testing.T) { c.t = t; wallsFiles(t, c) })
 	t.Run("Freeze", func(t *testing.T) { c.t = t; wallsFreeze(t, c) })
 	t.Run("Terminal", func(t *testing.T) { c.t = t; wallsTerminal(t, c, d) })
 	t.Run("Token", func(t *testing.T) { c.t = t; wallsToken(t, c) })
