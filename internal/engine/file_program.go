@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -139,26 +140,50 @@ func (p *fileProgram) next(ctx context.Context) ([]byte, error) {
 	return nil, io.EOF
 }
 
-// copy writes what the program writes to w, and reads ahead meanwhile.
+// copy writes what the program writes to w.
 func (p *fileProgram) copy(ctx context.Context, w io.Writer) (n int64, err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	type piece struct {
-		b   []byte
-		err error
-	}
-	pieces := make(chan piece, 16) // of one message; closed when there is no more
-	defer func() {
-		cancel()
-		for range pieces { // until the goroutine has ended
+	a := p.ahead(ctx)
+	defer a.Close()
+	for {
+		b, err := a.next()
+		if errors.Is(err, io.EOF) {
+			return n, nil
 		}
-	}()
+		if err != nil {
+			return n, err
+		}
+		m, err := w.Write(b)
+		n += int64(m)
+		if err != nil {
+			return n, err
+		}
+	}
+}
+
+// ahead is what a program writes, fetched while what came before is used.
+type ahead struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	pieces chan piece // closed when there is no more
+	rest   []byte
+}
+
+type piece struct {
+	b   []byte
+	err error
+}
+
+// ahead begins to fetch. The caller closes it before it uses the program again.
+func (p *fileProgram) ahead(ctx context.Context) *ahead {
+	a := &ahead{pieces: make(chan piece, 16)} // of one message
+	a.ctx, a.cancel = context.WithCancel(ctx)
 	go func() {
-		defer close(pieces)
+		defer close(a.pieces)
 		for {
-			b, err := p.next(ctx)
+			b, err := p.next(a.ctx)
 			select {
-			case pieces <- piece{b, err}:
-			case <-ctx.Done():
+			case a.pieces <- piece{b, err}:
+			case <-a.ctx.Done():
 				return
 			}
 			if err != nil {
@@ -166,20 +191,37 @@ func (p *fileProgram) copy(ctx context.Context, w io.Writer) (n int64, err error
 			}
 		}
 	}()
-	for got := range pieces {
-		switch {
-		case errors.Is(got.err, io.EOF):
-			return n, nil
-		case got.err != nil:
-			return n, got.err
-		}
-		m, err := w.Write(got.b)
-		n += int64(m)
-		if err != nil {
-			return n, err
+	return a
+}
+
+// next is that of the program.
+func (a *ahead) next() ([]byte, error) {
+	got, ok := <-a.pieces
+	if !ok {
+		return nil, cmp.Or(context.Cause(a.ctx), io.EOF)
+	}
+	return got.b, got.err
+}
+
+// Read implements io.Reader.
+func (a *ahead) Read(b []byte) (int, error) {
+	for len(a.rest) == 0 {
+		var err error
+		if a.rest, err = a.next(); err != nil {
+			return 0, err
 		}
 	}
-	return n, context.Cause(ctx)
+	n := copy(b, a.rest)
+	a.rest = a.rest[n:]
+	return n, nil
+}
+
+// Close ends the fetching and waits for it.
+func (a *ahead) Close() error {
+	a.cancel()
+	for range a.pieces { // until the goroutine has ended
+	}
+	return nil
 }
 
 // drop ends the program, if it has not, and forgets it.

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -87,6 +88,9 @@ func (r *FileReader) Copy(ctx context.Context, w io.Writer) error {
 // Bytes returns the part as a reader, in place of Copy. It ends with io.EOF behind
 // all of it and nowhere else. The caller closes it before the FileReader.
 func (r *FileReader) Bytes(ctx context.Context) io.ReadCloser {
+	if r.tree == nil {
+		return &exactly{ReadCloser: r.p.ahead(ctx), left: r.Length}
+	}
 	from, to := io.Pipe()
 	b := &fileBytes{PipeReader: from, ended: make(chan struct{})}
 	go func() {
@@ -94,6 +98,22 @@ func (r *FileReader) Bytes(ctx context.Context) io.ReadCloser {
 		to.CloseWithError(r.Copy(ctx, to))
 	}()
 	return b
+}
+
+// exactly is a reader that must have so many bytes.
+type exactly struct {
+	io.ReadCloser
+	left int64
+}
+
+// Read implements io.Reader.
+func (e *exactly) Read(b []byte) (int, error) {
+	n, err := e.ReadCloser.Read(b)
+	e.left -= int64(n)
+	if e.left < 0 || errors.Is(err, io.EOF) && e.left > 0 {
+		err = fmt.Errorf("read a file: %d bytes are missing: %w", e.left, link.ErrMalformed)
+	}
+	return n, err
 }
 
 // fileBytes is a pipe that somebody writes a file to.
