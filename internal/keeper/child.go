@@ -121,7 +121,7 @@ func explain(l launch, path string, err error) error {
 	}
 	what := "start " + path
 	switch info, missing := os.Stat(absIn(l.cwd, path)); {
-	case missing == nil && info.IsDir():
+	case missing == nil && info.IsDir() && path != "":
 		err = unix.EISDIR // the kernel says EACCES, as if a permission could help, or ENOENT of "."
 	case missing == nil && errors.Is(err, unix.ENOENT):
 		what += " (the interpreter that it names)"
