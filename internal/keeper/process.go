@@ -33,14 +33,35 @@ type process struct {
 	killing *time.Timer   // a terminate under way
 	killAt  time.Time     // when killing fires
 	swept   chan struct{} // closed when the kill is over; nil before a terminate
+	early   []early       // signals that came before it had a body
 }
 
-// attach gives the process its body and reports whether it is to be killed at
-// once, because somebody has ended it before it had one.
+// early is a signal that waits for its process to have a body.
+type early struct {
+	sig    unix.Signal
+	target string
+	self   int
+}
+
+// maxEarly is how many of them are kept; who sends more means no more by it.
+const maxEarly = 16
+
+// attach gives the process its body, with the signals that it was sent before it
+// had one. It reports whether it is to be killed at once, because somebody has
+// ended it by then.
 func (p *process) attach(c *child, r *running) (doomed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.child, p.program = c, r
+	for _, s := range p.early {
+		switch {
+		case r != nil:
+			r.signal(s.sig)
+		case c != nil:
+			_ = c.send(s.sig, s.target, s.self) // it may be over already
+		}
+	}
+	p.early = nil
 	return p.killing != nil
 }
 
@@ -102,6 +123,9 @@ func (p *process) signal(sig unix.Signal, target string, self int) error {
 		p.program.signal(sig)
 		return nil
 	case p.child == nil:
+		if len(p.early) < maxEarly {
+			p.early = append(p.early, early{sig, target, self})
+		}
 		return nil
 	}
 	return p.child.send(sig, target, self)
