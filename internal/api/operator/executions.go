@@ -104,7 +104,7 @@ func (h *handler) executions(s *api.Service) {
 		Description: "One that is over comes back unchanged.",
 	}, h.cancelExecution)
 	api.Register(s, api.Operation{
-		ID: "signalExecution", Method: http.MethodPost, Path: path + "/{executionId}/signal", Summary: "Send a signal to an execution",
+		ID: "signalExecution", Method: http.MethodPost, Path: path + "/{executionId}/signal", Status: http.StatusNoContent, Summary: "Send a signal to an execution",
 	}, h.signalExecution)
 	h.executionOutput(s)
 }
