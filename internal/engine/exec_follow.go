@@ -199,14 +199,24 @@ func (f *follow) end(o outcome, w *output.Writer) {
 	}
 }
 
-// keepRest keeps the little that an exec had written which was lost.
+// keepRest keeps the little that an exec had written which was lost. What was kept
+// before stays: a follow that began from old facts has seen nothing of an exec that
+// had ended, and must not put that in its place.
 func (f *follow) keepRest(w *output.Writer) {
+	if w.Total() == 0 {
+		return
+	}
 	f.insist("keep the output of a lost exec", func() error {
 		inline, err := w.Finish()
 		if err != nil || inline == nil {
 			return err
 		}
-		return f.b.e.cfg.Store.Update(f.b.ctx, func(tx *store.Tx) error { return putOutput(tx, f.id, inline) })
+		return f.b.e.cfg.Store.Update(f.b.ctx, func(tx *store.Tx) error {
+			if kept, err := tx.ExecOutput(f.id); err != nil || kept != nil {
+				return err
+			}
+			return putOutput(tx, f.id, inline)
+		})
 	})
 }
 

@@ -98,3 +98,15 @@ func (oneAPI) Choose(api, _ string) (string, error) {
 }
 
 func (oneAPI) Token(_ sojourn.SessionID, epoch int64) string { return "token-" + itoa(epoch) }
+
+// TestOldFactsTakeNoOutputAway: a follow that began although its exec had ended leaves
+// what the exec has written where it is.
+func TestOldFactsTakeNoOutputAway(t *testing.T) {
+	t.Parallel()
+	s := beginExecs(t, servertest.Config{}, sojourn.Limits{})
+	for script, want := range map[string]string{"printf little": "little", "true": ""} {
+		x := s.run(sh(script))
+		s.engine().FollowFromOldFacts(t, x)
+		s.want(script, s.output(x, output.All), want)
+	}
+}
