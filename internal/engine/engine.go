@@ -222,6 +222,9 @@ func (e *Engine) decide(ctx context.Context, id sojourn.SessionID, f func(*store
 // apply makes one decision on facts read in tx and writes its change. A drive
 // whose run it concerns is told after the commit.
 func (e *Engine) apply(tx *store.Tx, facts sojourn.Facts, f func(*store.Tx, *sojourn.Decision) error) error {
+	if err := e.measure(tx, &facts); err != nil {
+		return err
+	}
 	d := facts.Decide(tx.Now())
 	if err := f(tx, d); err != nil {
 		return err

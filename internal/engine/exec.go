@@ -104,7 +104,12 @@ func execOf(tx *store.Tx, session sojourn.SessionID, id sojourn.ExecID) (sojourn
 // WaitExec returns an exec once it is terminal, or parked. It ends with ctx, with
 // its cause.
 func (e *Engine) WaitExec(ctx context.Context, ref Ref, id sojourn.ExecID) (sojourn.Facts, sojourn.Exec, error) {
-	return e.waitExec(ctx, ref, id, func(x sojourn.Exec) bool { return x.State.Terminal() || x.State == sojourn.ExecParked })
+	facts, x, err := e.waitExec(ctx, ref, id, func(x sojourn.Exec) bool { return x.State.Terminal() || x.State == sojourn.ExecParked })
+	if err == nil && x.State == sojourn.ExecLost {
+		e.settleOutput(ctx, x)
+		x, err = e.ExecByID(ctx, ref, id)
+	}
+	return facts, x, err
 }
 
 // waitExec returns an exec once it is as the caller wants it.
@@ -138,20 +143,30 @@ func (e *Engine) waitExec(ctx context.Context, ref Ref, id sojourn.ExecID, ok fu
 	}
 }
 
-// ExecByID returns an exec.
+// ExecByID returns an exec, with what it has written so far.
 func (e *Engine) ExecByID(ctx context.Context, ref Ref, id sojourn.ExecID) (x sojourn.Exec, err error) {
 	err = e.view(ctx, ref, func(tx *store.Tx, _ sojourn.Facts) error {
-		x, err = execOf(tx, ref.ID, id)
+		if x, err = execOf(tx, ref.ID, id); err == nil {
+			x, err = e.measured(tx, x)
+		}
 		return err
 	})
 	return x, err
 }
 
-// Execs returns execs with a number below before (0 for the newest), newest first.
+// Execs returns execs with a number below before (0 for the newest), newest first,
+// with what they have written so far.
 func (e *Engine) Execs(ctx context.Context, ref Ref, before int64, limit int) (all []sojourn.Exec, err error) {
 	err = e.view(ctx, ref, func(tx *store.Tx, f sojourn.Facts) error {
-		all, err = tx.Execs(f.Session.ID, before, limit)
-		return err
+		if all, err = tx.Execs(f.Session.ID, before, limit); err != nil {
+			return err
+		}
+		for i, x := range all {
+			if all[i], err = e.measured(tx, x); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	return all, err
 }
@@ -169,7 +184,8 @@ func (e *Engine) CancelExec(ctx context.Context, ref Ref, id sojourn.ExecID, kil
 				x = changed
 			}
 		}
-		return nil
+		x, err = e.measured(tx, x)
+		return err
 	})
 	return x, err
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -68,7 +69,9 @@ func (f *follow) attend(p place, w *output.Writer) (outcome, error) {
 		return outcome{sized(r, w.Sizes()), sojourn.ExecNotStarted, p.c}, nil
 	}
 	if errors.Is(err, link.ErrUnknownProcess) { // nobody else forgets it: this is nothing to expect
-		return outcome{sized(sojourn.ExecResult{}, w.Sizes()), sojourn.ExecSandboxLost, p.c}, nil
+		r := sized(sojourn.ExecResult{}, w.Sizes())
+		r.KeptNote = cmp.Or(r.KeptNote, string(output.CutLost))
+		return outcome{r, sojourn.ExecSandboxLost, p.c}, nil
 	}
 	return outcome{}, err
 }

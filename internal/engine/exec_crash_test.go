@@ -83,6 +83,13 @@ func TestLostExec(t *testing.T) {
 	s.want("reason", x.Reason, sojourn.ExecSandboxLost)
 	s.want("code", code(x), -1)
 	s.want("output", s.output(x, output.Stdout), "so far\n")
+	s.want("stdout bytes", x.Result.Stdout, int64(len("so far\n")))
+	s.want("that there may be more", x.Result.KeptNote, string(output.CutLost))
+	all, err := s.engine().Execs(s.patient(), s.ref, 0, 10)
+	if err != nil || len(all) != 1 {
+		t.Fatalf("the list: %v, %v", all, err)
+	}
+	s.want("bytes in the list", all[0].Result.Stdout, x.Result.Stdout)
 	s.want("iterations", s.state().Budget.Usage.Iterations, int64(1))
 }
 
@@ -256,4 +263,24 @@ func TestExecIsCarriedToTheNextSandbox(t *testing.T) {
 	s.want("lines", strings.Count(out, "\n"), 401)
 	s.want("the last one", strings.HasSuffix(out, "399\ntyped\n"), true)
 	s.want("sandboxes made", len(s.Fake.Created()), 3)
+}
+
+// TestLostWithItsServer: the sandbox dies while no server runs. What had come into
+// files is read to its end, and the record says that there may be more.
+func TestLostWithItsServer(t *testing.T) {
+	t.Parallel()
+	s := beginExecs(t, servertest.Config{}, sojourn.Limits{})
+	x := s.start(sh("head -c 300000 /dev/zero; echo end; exec sleep 60"))
+	s.writes(x, "end\n")
+	s.Stop()
+	s.want("killed", s.Fake.Kill(string(s.ref.ID)), 1)
+	s.Start()
+	x = s.wait(x)
+	s.want("state", x.State, sojourn.ExecLost)
+	kept := len(s.output(x, output.Stdout))
+	if kept < 100_000 {
+		t.Errorf("%d bytes are kept", kept)
+	}
+	s.want("stdout bytes", x.Result.Stdout, int64(kept))
+	s.want("that there may be more", x.Result.KeptNote, string(output.CutLost))
 }

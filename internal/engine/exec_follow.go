@@ -31,6 +31,7 @@ type follow struct {
 	ctx  context.Context // ends with the bench, and with the exec
 	stop context.CancelCauseFunc
 	wake chan struct{} // of one: something about the session has changed
+	done chan struct{} // closed when it is over, and its output is kept
 
 	mu       sync.Mutex
 	ending   sojourn.ExecReason // why the exec is to end; "" while it is not
@@ -65,7 +66,7 @@ func (b *bench) take(x sojourn.Exec) {
 		if b.left {
 			return
 		}
-		f = &follow{b: b, id: x.ID, wake: make(chan struct{}, 1), asked: make(chan struct{}, 1)}
+		f = &follow{b: b, id: x.ID, wake: make(chan struct{}, 1), asked: make(chan struct{}, 1), done: make(chan struct{})}
 		f.ctx, f.stop = context.WithCancelCause(b.ctx)
 		b.follows[x.ID] = f
 		b.wg.Go(func() {
@@ -81,6 +82,7 @@ func (b *bench) drop(f *follow) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.follows, f.id)
+	close(f.done)
 }
 
 // followed returns the follow of an exec, or nil.

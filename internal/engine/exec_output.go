@@ -60,6 +60,7 @@ func (e *Engine) ExecOutput(ctx context.Context, ref Ref, id sojourn.ExecID) (*o
 			return r, err
 		}
 		if x.State.Terminal() {
+			e.settleOutput(ctx, x)
 			// Between the two looks its writer may have left it to the database.
 			if r, _, err = e.openReader(ctx, ref, id); errors.Is(err, output.ErrNotFound) {
 				return output.None(), nil

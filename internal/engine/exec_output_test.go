@@ -110,3 +110,27 @@ func TestOldFactsTakeNoOutputAway(t *testing.T) {
 		s.want(script, s.output(x, output.All), want)
 	}
 }
+
+// TestOutputIsCountedWhileItRuns: who asks for the counts sees what there is to read.
+func TestOutputIsCountedWhileItRuns(t *testing.T) {
+	t.Parallel()
+	s := beginExecs(t, servertest.Config{}, sojourn.Limits{})
+	in := sh("echo out; echo error >&2; cat")
+	in.Spec.Stdin = sojourn.StdinStream
+	x := s.start(in)
+	s.until("both streams", func() bool { return s.at(x).Result.Stderr > 0 && s.at(x).Result.Stdout > 0 })
+	now := s.at(x)
+	s.want("state", now.State, sojourn.ExecRunning)
+	s.want("stdout bytes", now.Result.Stdout, int64(len("out\n")))
+	s.want("stderr bytes", now.Result.Stderr, int64(len("error\n")))
+	s.want("note", now.Result.KeptNote, "")
+	all, err := s.engine().Execs(s.patient(), s.ref, 0, 1)
+	if err != nil || len(all) != 1 {
+		t.Fatalf("the list: %v, %v", all, err)
+	}
+	s.want("bytes in the list", all[0].Result, now.Result)
+	if err := s.engine().WriteExec(s.patient(), s.ref, x.ID, "w", 0, []byte("more"), true); err != nil {
+		t.Fatal(err)
+	}
+	s.want("stdout bytes in the end", s.wait(x).Result.Stdout, int64(len("out\nmore")))
+}

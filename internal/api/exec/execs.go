@@ -219,19 +219,23 @@ func (h *handler) replyOf(ctx context.Context, f sojourn.Facts, x sojourn.Exec, 
 		}
 	}
 	var err error
-	out.Output, err = h.captured(ctx, x, s)
+	out.Output, err = h.captured(ctx, x, s, &out.Outcome)
 	out.Truncated = out.Truncated || x.Result.KeptNote != ""
 	return out, err
 }
 
-// captured reads what an exec wrote so far.
-func (h *handler) captured(ctx context.Context, x sojourn.Exec, s shape) (Output, error) {
+// captured reads what an exec wrote so far. The counts of out come to include it:
+// one that runs may have written more since they were taken.
+func (h *handler) captured(ctx context.Context, x sojourn.Exec, s shape, out *Outcome) (Output, error) {
 	r, err := h.opened(ctx, x)
 	if err != nil || r == nil {
 		return Output{StdoutEncoding: asText, StderrEncoding: asText}, err
 	}
 	defer r.Close()
-	return capture(r, s.most, s.always64)
+	got, err := capture(r, s.most, s.always64)
+	now, _ := r.Sizes()
+	out.StdoutBytes, out.StderrBytes = max(out.StdoutBytes, now.Stdout), max(out.StderrBytes, now.Stderr)
+	return got, err
 }
 
 // outputPatience is how long a reply waits for the output of an exec that is about
@@ -240,7 +244,7 @@ const outputPatience = 2 * time.Second
 
 // opened opens the output of an exec; nil for one that has written nothing.
 func (h *handler) opened(ctx context.Context, x sojourn.Exec) (*output.Reader, error) {
-	silent := x.State.Terminal() && x.Result.Stdout+x.Result.Stderr == 0
+	silent := x.State.Terminal() && x.State != sojourn.ExecLost && x.Result.Stdout+x.Result.Stderr == 0
 	if silent || x.State == sojourn.ExecParked || x.State == sojourn.ExecQueued {
 		return nil, nil
 	}

@@ -27,9 +27,9 @@ type Outcome struct {
 	CostCents      int64 `json:"costCents" doc:"What was charged for it, rounded up."`
 	CostMicroCents int64 `json:"costMicroCents"`
 
-	StdoutBytes int64  `json:"stdoutBytes" doc:"All that it wrote."`
+	StdoutBytes int64  `json:"stdoutBytes" doc:"All that it wrote, so far while it runs. Of a lost one: all that is known of."`
 	StderrBytes int64  `json:"stderrBytes"`
-	OutputCut   string `json:"outputCut,omitempty" enum:"limit,no_space" doc:"Why not all of its output was kept; absent when all was."`
+	OutputCut   string `json:"outputCut,omitempty" enum:"limit,no_space,lost" doc:"Why not all of its output was kept, or may have been: lost for what a sandbox had not handed over when it was lost. Absent when all was kept."`
 }
 
 // Reply is what an exec call answers.

@@ -116,7 +116,7 @@ func (h *handler) getExecution(ctx context.Context, in *executionInput) (*execut
 		}
 	}
 	out := WholeExecution{Execution: executionOf(x, h.engine.Now())}
-	out.Output, err = h.captured(ctx, x, shape{most: in.MaxOutputBytes, always64: in.Encoding == asBase64})
+	out.Output, err = h.captured(ctx, x, shape{most: in.MaxOutputBytes, always64: in.Encoding == asBase64}, &out.Outcome)
 	if err != nil {
 		return nil, err
 	}

@@ -90,7 +90,8 @@ func (h *handler) bytesOf(ctx context.Context, x sojourn.Exec, which output.Stre
 	}
 	// Whether it was finished is asked before the size: it may be just then.
 	_, finished := r.Sizes()
-	return r.Stream(which), finished, r.Close, nil
+	// What was lost with the server that followed it is never finished.
+	return r.Stream(which), finished || x.State == sojourn.ExecLost, r.Close, nil
 }
 
 // nothing has no bytes.

@@ -41,10 +41,10 @@ type Execution struct {
 	DurationMs     int64  `json:"durationMs" doc:"From its start to the exit of its main process."`
 	CPUMs          int64  `json:"cpuMs"`
 	MaxRSSBytes    int64  `json:"maxRssBytes,omitempty"`
-	StdoutBytes    int64  `json:"stdoutBytes" doc:"Written by it, once it is over."`
+	StdoutBytes    int64  `json:"stdoutBytes" doc:"Written by it so far. Of a lost one: all that is known of."`
 	StderrBytes    int64  `json:"stderrBytes"`
 	KeptBytes      int64  `json:"keptBytes" doc:"Of both, that can be read."`
-	KeptNote       string `json:"keptNote,omitempty" doc:"Why not all of them can."`
+	KeptNote       string `json:"keptNote,omitempty" doc:"Why not all of them can, or may: limit, no_space, or lost for what a sandbox had not handed over when it was lost."`
 	CostMicroCents int64  `json:"costMicroCents" doc:"What was charged for it."`
 }
 
