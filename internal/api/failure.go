@@ -86,10 +86,16 @@ func refused(status int, message string, errs []error) error {
 // missing is how the validator names a required property: at its parent.
 var missing = regexp.MustCompile(`^expected required property (.+) to be present$`)
 
+// decoded is how [Decode] names a field.
+var decoded = regexp.MustCompile(`^([^ :]+): (.+)$`)
+
 // fieldOf splits a location such as "body.input[0].type".
 func fieldOf(d *huma.ErrorDetail) Field {
 	in, path, _ := strings.Cut(d.Location, ".")
-	f := Field{In: in, Field: path, Message: d.Message}
+	f := Field{In: in, Field: path, Message: plainNumbers(d.Message)}
+	if m := decoded.FindStringSubmatch(d.Message); m != nil && d.Location == "body" {
+		f.Field, f.Message = m[1], m[2]
+	}
 	if m := missing.FindStringSubmatch(d.Message); m != nil {
 		f.Field, f.Message = strings.TrimPrefix(path+"."+m[1], "."), "is required"
 	}

@@ -39,8 +39,8 @@ type ExecBody struct {
 	StdinStream     bool              `json:"stdinStream,omitempty" doc:"It reads what the stdin call sends."`
 	Detached        bool              `json:"detached,omitempty" doc:"It runs beside others, and the call does not wait for it."`
 	TTY             bool              `json:"tty,omitempty" doc:"It has a terminal: all its output is stdout."`
-	Rows            uint16            `json:"rows,omitempty"`
-	Cols            uint16            `json:"cols,omitempty"`
+	Rows            uint16            `json:"rows,omitempty" maximum:"65535"`
+	Cols            uint16            `json:"cols,omitempty" maximum:"65535"`
 	GraceMs         *int64            `json:"graceMs,omitempty" minimum:"0" maximum:"60000" doc:"How long after SIGTERM, at a timeout or a cancel, SIGKILL follows; 2,000 when absent."`
 	RequireApproval bool              `json:"requireApproval,omitempty" doc:"It waits until it is approved."`
 	Stream          bool              `json:"stream,omitempty" doc:"Answer with an event stream, as with \"Accept: text/event-stream\"."`

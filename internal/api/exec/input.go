@@ -37,8 +37,8 @@ type resizeInput struct {
 
 // ResizeBody is the size of a terminal.
 type ResizeBody struct {
-	Rows uint16 `json:"rows" minimum:"1"`
-	Cols uint16 `json:"cols" minimum:"1"`
+	Rows uint16 `json:"rows" minimum:"1" maximum:"65535"`
+	Cols uint16 `json:"cols" minimum:"1" maximum:"65535"`
 }
 
 func (h *handler) input(s *api.Service) {

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/sojourn-dev/sojourn/internal/api"
 )
 
 // The values here take more forms than one, or need a better word than a schema
@@ -174,7 +176,7 @@ func (Change) Schema(huma.Registry) *huma.Schema {
 // UnmarshalJSON reads a number or null.
 func (c *Change) UnmarshalJSON(b []byte) error {
 	c.given = true
-	return json.Unmarshal(b, &c.value)
+	return api.Decode(b, &c.value)
 }
 
 // apply changes a limit.
