@@ -78,10 +78,29 @@ func TestContentIsAnsweredInParts(t *testing.T) {
 		{"GET", "bytes=3-5", 206, "345", "3"},
 		{"GET", "bytes=-2", 206, "89", "2"},
 		{"HEAD", "", 200, "", "10"},
+		{"GET", "bytes=0-99999999999999999999", 206, "0123456789", "10"},
+		{"GET", "bytes=8-9223372036854775807", 206, "89", "2"},
+		{"GET", "bytes=-99999999999999999999", 206, "0123456789", "10"},
+		{"GET", "Bytes=, 3-5 ,", 206, "345", "3"},
+		{"GET", "bytes=-0,1-2", 206, "12", "2"},
+		{"GET", "items=0-1", 200, "0123456789", "10"},
+		{"GET", "bytes=abc", 200, "0123456789", "10"},
+		{"GET", "bytes=5-2", 200, "0123456789", "10"},
+		{"GET", "bytes=99999999999999999999-99999999999999999998", 200, "0123456789", "10"},
+		{"GET", "bytes=+1-2", 200, "0123456789", "10"},
+		{"GET", "bytes=-", 200, "0123456789", "10"},
+		{"GET", "bytes=", 200, "0123456789", "10"},
+		{"GET", "bytes 0-1", 200, "0123456789", "10"},
+		{"GET", "bytes=0-1,x", 200, "0123456789", "10"},
 	} {
 		a := call(t, server, c.method, "/content", "", "Range", c.parts)
 		if a.status != c.status || a.body != c.body || a.header.Get("Content-Length") != c.length || a.header.Get("Content-Type") != "text/plain" {
 			t.Errorf("%s %s: %d %q %v, want %d %q", c.method, c.parts, a.status, a.body, a.header, c.status, c.body)
+		}
+	}
+	for _, parts := range []string{"bytes=-0", "bytes=10-11", "bytes=99999999999999999999-", "bytes=10-99999999999999999999"} {
+		if a := call(t, server, "GET", "/content", "", "Range", parts); a.status != 416 || a.header.Get("Content-Range") != "bytes */10" {
+			t.Errorf("%s: %d %q %v, want 416", parts, a.status, a.body, a.header)
 		}
 	}
 	a := call(t, server, "GET", "/content", "", "Range", "bytes=10-")

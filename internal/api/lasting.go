@@ -140,6 +140,9 @@ func (d *download) Write(p []byte) (int, error) {
 func Content(w http.ResponseWriter, r *http.Request, body io.ReadSeeker) {
 	rq := requestOf(r.Context())
 	s := &paced{stream: stream{w: w, conn: http.NewResponseController(w), rq: rq}}
+	if size, err := body.Seek(0, io.SeekEnd); err == nil { // else it fails again where that is answered
+		r = plainRange(r, size)
+	}
 	http.ServeContent(s, r, "", time.Time{}, body)
 	if !s.armed.IsZero() {
 		// The connection goes on to the next request without the deadline. One that
@@ -173,6 +176,33 @@ func (p *paced) Write(b []byte) (int, error) {
 		return 0, err
 	}
 	return len(b), nil
+}
+
+// pacedStep is how much of a body is read at once: each reading may be a call to
+// where the bytes are, and each write is one to the kernel.
+const pacedStep = 512 << 10
+
+var pacedBuffers = sync.Pool{New: func() any { return new([pacedStep]byte) }}
+
+// ReadFrom implements [io.ReaderFrom], with larger steps than [io.Copy] would take.
+func (p *paced) ReadFrom(body io.Reader) (n int64, err error) {
+	buffer := pacedBuffers.Get().(*[pacedStep]byte)
+	defer pacedBuffers.Put(buffer)
+	for {
+		got, err := body.Read(buffer[:])
+		if got > 0 {
+			if _, err := p.Write(buffer[:got]); err != nil {
+				return n, err
+			}
+			n += int64(got)
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return n, nil
+		case err != nil:
+			return n, err
+		}
+	}
 }
 
 // CheckUpgrade refuses a request that does not ask for a WebSocket, or that a
