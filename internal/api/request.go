@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"mime"
 	"net/http"
+	"reflect"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -195,6 +196,36 @@ func checkBody(w http.ResponseWriter, r *http.Request, takesBody bool) error {
 			"The Content-Type of the request must be application/json in UTF-8.")}
 	}
 	r.Header.Set("Content-Type", media)
+	return nil
+}
+
+// singleParameters returns the query parameters of an operation's input that have one
+// value. The cursor of a log is not among them: [After] looks at all of it.
+func singleParameters(in reflect.Type) (names []string) {
+	for _, f := range reflect.VisibleFields(in) {
+		name, _, _ := strings.Cut(f.Tag.Get("query"), ",")
+		if name != "" && name != "after" && f.Type.Kind() != reflect.Slice {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// checkOnce refuses a query that has one of the names more than once: it would be
+// half read.
+func checkOnce(r *http.Request, names []string) error {
+	if r.URL.RawQuery == "" {
+		return nil
+	}
+	query := r.URL.Query()
+	for _, name := range names {
+		if len(query[name]) > 1 {
+			return &refusal{
+				err:    sojourn.Errorf(sojourn.CodeInvalid, "query.%s: is there %d times.", name, len(query[name])),
+				fields: []Field{{In: "query", Field: name, Message: fmt.Sprintf("is there %d times", len(query[name]))}},
+			}
+		}
+	}
 	return nil
 }
 

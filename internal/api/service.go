@@ -121,11 +121,15 @@ func Register[I, O any](s *Service, op Operation, handle func(context.Context, *
 		h.Responses["200"] = s.streamResponse(op.Page)
 	}
 	op.document(&h)
+	once := singleParameters(reflect.TypeFor[I]())
 	h.Middlewares = huma.Middlewares{func(ctx huma.Context, next func(huma.Context)) {
 		r, w := humago.Unwrap(ctx)
 		err := s.admit(w, r, op, op.Upload == "" && ctx.Operation().RequestBody != nil)
 		if err == nil && s.c.Contract.Snake {
 			err = snakeInput(r, reflect.TypeFor[I]())
+		}
+		if err == nil {
+			err = checkOnce(r, once)
 		}
 		if err != nil {
 			s.fail(w, r, err)

@@ -359,7 +359,7 @@ func TestQueriesAreReadStrictly(t *testing.T) {
 	server, _ := serve(t, Config{})
 	for query, message := range map[string]string{
 		"limit=9": "", "": "", "limit=10": "query.limit: expected number <= 9.", "limit=x": "query.limit: invalid integer.",
-		"lmit=1": "query.lmit: unknown query parameter.",
+		"lmit=1": "query.lmit: unknown query parameter.", "limit=1&limit=2": "query.limit: is there 2 times.",
 	} {
 		a := call(t, server, "POST", "/things/a?"+query, `{"name":"a"}`)
 		if a.err.Message != message || (a.status == 422) != (message != "") {
