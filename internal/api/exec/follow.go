@@ -103,6 +103,9 @@ func (f *follower) next(ctx context.Context, write func([]byte) error) error {
 		return nil
 	}
 	if _, finished := f.reader.Sizes(); finished || f.over {
+		if size := f.reader.Stream(output.All).Size(); f.offset > size {
+			return f.refuse(beyond(size), write)
+		}
 		return f.end(ctx, write)
 	}
 	// Whoever wrote the output has let go of it. It is taken up again, or the exec is
@@ -160,11 +163,7 @@ func (f *follower) end(ctx context.Context, write func([]byte) error) error {
 		return err
 	}
 	if err := engine.ExecRefusal(x); err != nil {
-		code, message := api.Told(f.request, err)
-		if err := f.frame(ErrorFrame{Type: "error", Error: message, Code: code}, write); err != nil {
-			return err
-		}
-		return io.EOF
+		return f.refuse(err, write)
 	}
 	now := f.h.engine.Now()
 	o := outcomeOf(x, now)
@@ -172,6 +171,15 @@ func (f *follower) end(ctx context.Context, write func([]byte) error) error {
 		return err
 	}
 	if err := f.frame(DoneFrame{Type: "done", Outcome: o, Budget: replyBudget(facts.Session, now)}, write); err != nil {
+		return err
+	}
+	return io.EOF
+}
+
+// refuse writes an error in place of an end.
+func (f *follower) refuse(why error, write func([]byte) error) error {
+	code, message := api.Told(f.request, why)
+	if err := f.frame(ErrorFrame{Type: "error", Error: message, Code: code}, write); err != nil {
 		return err
 	}
 	return io.EOF

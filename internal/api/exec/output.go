@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -32,7 +33,7 @@ func (h *handler) output(s *api.Service) {
 		ID: "readOutput", Method: http.MethodGet, Path: executionPath + "/output", Download: "application/octet-stream",
 		Scope: ScopeRead, Summary: "Read what an execution wrote",
 		Description: "The raw bytes that are there now, with Range and HEAD; " + completeHeader + " says whether it is all. " +
-			"With \"Accept: text/event-stream\" it is the event stream of an exec call, from any byte on, and goes on until the execution ends.",
+			"With \"Accept: text/event-stream\" it is the event stream of an exec call, from any byte on, and goes on until the execution ends. A place behind all that was written so far is refused.",
 	}, h.readOutput)
 }
 
@@ -50,9 +51,51 @@ func (h *handler) readOutput(ctx context.Context, in *outputInput) (*huma.Stream
 				return nil, err
 			}
 		}
+		if err := h.reaches(ctx, x, follower.offset, in.LastEventID != ""); err != nil {
+			return nil, err
+		}
 		return h.follow(ctx, id, follower), nil
 	}
 	return h.content(ctx, x, which, in.Offset)
+}
+
+// aheadWait is how long a reader may be ahead of what is kept of a running execution:
+// a server that comes back has to fetch again what its predecessor had in memory.
+const aheadWait = 2 * time.Second
+
+// reaches refuses a place in an output that lies behind all that was written so far: a
+// reader there would miss bytes and not know it.
+func (h *handler) reaches(ctx context.Context, x sojourn.Exec, offset int64, resumed bool) error {
+	if offset == 0 {
+		return nil
+	}
+	r, err := h.opened(ctx, x)
+	if err != nil {
+		return err
+	}
+	var size int64
+	if r != nil {
+		defer r.Close()
+		wait, cancel := context.WithTimeout(ctx, aheadWait)
+		defer cancel()
+		_, end, err := r.Next(wait, offset-1, 1)
+		if err == nil && (!end || !x.State.Terminal()) {
+			return nil // without an end its writer has let go, and the follower sees what comes
+		}
+		if err != nil && wait.Err() == nil {
+			return err
+		}
+		size = r.Stream(output.All).Size()
+	}
+	if resumed {
+		return beyond(size)
+	}
+	return sojourn.Errorf(sojourn.CodeInvalid, "offset: there are %d bytes.", size)
+}
+
+// beyond refuses the id of an event that there was not.
+func beyond(size int64) error {
+	return sojourn.Errorf(sojourn.CodeInvalidCursor, "Last-Event-ID: there are %d bytes.", size)
 }
 
 // content answers with the bytes of an output.

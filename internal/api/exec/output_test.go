@@ -428,3 +428,28 @@ func FuzzFramesSayWhatWasWritten(f *testing.F) {
 		}
 	})
 }
+
+// Whoever stands behind all that was written would miss bytes and not know it.
+func TestAStreamFromBehindTheEndIsRefused(t *testing.T) {
+	t.Parallel() // a running exec is given time to write so far
+	const path = sessionsPath + "/s/executions/x/output"
+	events := http.Header{"Accept": {"text/event-stream"}}
+	last := http.Header{"Accept": {"text/event-stream"}, "Last-Event-Id": {"7"}}
+	for _, state := range []sojourn.ExecState{sojourn.ExecEnded, sojourn.ExecRunning} {
+		e, w := written(t, "abc", "def")
+		if e.exec.State = state; state == sojourn.ExecEnded {
+			finish(t, w)
+		}
+		if r := refusal(t, call{"GET", path + "?offset=7", "", events}.to(e), 400); r.Code != "INVALID_REQUEST" || !strings.Contains(r.Error, "6 bytes") {
+			t.Errorf("%s: %+v", state, r)
+		}
+		if r := refusal(t, call{"GET", path, "", last}.to(e), 400); r.Code != "INVALID_CURSOR" {
+			t.Errorf("%s, Last-Event-ID: %+v", state, r)
+		}
+	}
+	e, w := written(t, "abc", "def")
+	finish(t, w)
+	if res := (call{"GET", path + "?offset=6", "", events}).to(e); res.Code != 200 || !strings.Contains(res.Body.String(), `"done"`) {
+		t.Errorf("from the end itself: %d %s", res.Code, res.Body)
+	}
+}
