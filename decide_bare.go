@@ -172,6 +172,17 @@ func (s Session) BudgetAt(now time.Time) Budget {
 	return b
 }
 
+// BudgetAt is the session's budget as admission sees it at now: with the time that
+// has passed on its clock, and with the execs that run as if they ended now. What is
+// shown and what stops are one figure.
+func (f Facts) BudgetAt(now time.Time) Budget {
+	b := f.Session.BudgetAt(now)
+	for _, x := range f.Running() {
+		b = b.Charge(x.charge(now.Sub(x.StartedAt)))
+	}
+	return b
+}
+
 // runClock starts the session's clock, and has its duration limit looked at.
 func (d *Decision) runClock() {
 	s := &d.facts.Session
@@ -235,7 +246,7 @@ func (d *Decision) warned(b Budget, turn TurnID, run RunID) {
 	s := &d.facts.Session
 	before := s.Budget
 	s.Budget = b
-	if now := b.Warning(); now > before.Warning() {
+	if now := b.Warning(); now > before.Warning() && s.Ending.Reason != StopBudget {
 		d.emit(EventBudgetWarning, turn, run, map[string]any{"percent": now, "remaining": b.Remaining()})
 	}
 	if l := b.Exhausted(); l != "" && before.Exhausted() == "" && s.Ending.Reason != StopBudget {

@@ -109,13 +109,7 @@ func checkArgv(field string, argv []string) error {
 
 // affords refuses an exec that the budget does not admit: with those that run
 // counted as if they ended now.
-func (d *Decision) affords() error {
-	b := d.facts.Session.BudgetAt(d.now)
-	for _, x := range d.facts.Running() {
-		b = b.Charge(x.charge(d.now.Sub(x.StartedAt)))
-	}
-	return b.Admit()
-}
+func (d *Decision) affords() error { return d.facts.BudgetAt(d.now).Admit() }
 
 // charge is what x costs when its process ran for so long.
 func (x Exec) charge(ran time.Duration) Charge {
@@ -124,6 +118,18 @@ func (x Exec) charge(ran time.Duration) Charge {
 		c.Iterations = 0
 	}
 	return c
+}
+
+// lostLate is how long a lost exec may be charged beyond what it was allowed to run.
+const lostLate = 30 * time.Second
+
+// bounded is how long a lost exec can have run that nobody watched for so long: its
+// keeper would have ended it at its timeout.
+func (x Exec) bounded(ran time.Duration) time.Duration {
+	if x.Spec.Timeout > 0 {
+		return min(ran, x.Spec.Timeout+x.Spec.Grace+lostLate)
+	}
+	return ran
 }
 
 // runnable reports whether x could start now.
@@ -291,7 +297,7 @@ func (d *Decision) loseExecs() {
 		}
 		x := running[0]
 		x.State, x.Reason = ExecLost, ExecSandboxLost
-		d.overExec(x, end.Sub(x.StartedAt))
+		d.overExec(x, x.bounded(end.Sub(x.StartedAt)))
 	}
 }
 
