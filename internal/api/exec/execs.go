@@ -212,7 +212,7 @@ func (h *handler) replyOf(ctx context.Context, f sojourn.Facts, x sojourn.Exec, 
 		return Reply{}, err
 	}
 	now := h.engine.Now()
-	out := Reply{Outcome: outcomeOf(x, now), Budget: replyBudget(f.Session, now)}
+	out := Reply{Outcome: outcomeOf(x, now), Budget: replyBudget(f, now)}
 	for _, a := range approvalsOf(f) {
 		if a.ExecutionID == string(x.ID) {
 			out.Approval = &a

@@ -134,8 +134,8 @@ func executionOf(x sojourn.Exec, now time.Time) Execution {
 	}
 }
 
-func replyBudget(s sojourn.Session, now time.Time) ReplyBudget {
-	b := s.BudgetAt(now)
+func replyBudget(f sojourn.Facts, now time.Time) ReplyBudget {
+	b := f.BudgetAt(now)
 	limit := b.Exhausted()
 	return ReplyBudget{Spent: usageOf(b.Usage), Remaining: remainingOf(b), Exhausted: limit != "", Limit: string(limit)}
 }

@@ -170,7 +170,7 @@ func (f *follower) end(ctx context.Context, write func([]byte) error) error {
 	if err := f.frame(ExitFrame{Type: "exit", Code: o.ExitCode, Signal: o.Signal}, write); err != nil {
 		return err
 	}
-	if err := f.frame(DoneFrame{Type: "done", Outcome: o, Budget: replyBudget(facts.Session, now)}, write); err != nil {
+	if err := f.frame(DoneFrame{Type: "done", Outcome: o, Budget: replyBudget(facts, now)}, write); err != nil {
 		return err
 	}
 	return io.EOF

@@ -220,7 +220,7 @@ func statusOf(s sojourn.Session) string {
 
 // sessionOf projects a session at now, without its context.
 func sessionOf(f sojourn.Facts, now time.Time) Session {
-	s, b := f.Session, f.Session.BudgetAt(now)
+	s, b := f.Session, f.BudgetAt(now)
 	out := Session{
 		ID: string(s.ID), Name: s.Title, Status: statusOf(s), Metadata: s.Metadata, LastSeq: s.LastSeq,
 		Budget: budgetOf(b.Limits), Usage: usageOf(b.Usage), Remaining: remainingOf(b), Rotation: rotationOf(s.Rotation),

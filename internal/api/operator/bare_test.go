@@ -70,10 +70,10 @@ func TestBudgetCountsTheClockThatRuns(t *testing.T) {
 	}}
 	want := `{"limits":{"costMicroCents":5,"iterations":3,"durationSeconds":60},"costMicroCents":7,"iterations":1,"durationSeconds":91,` +
 		`"remaining":{"costMicroCents":0,"iterations":2,"durationSeconds":0},"clockRunning":true,"reached":"cost"}`
-	if got := asJSON(t, budgetOf(s, now)); got != want {
+	if got := asJSON(t, budgetOf(sojourn.Facts{Session: s}, now)); got != want {
 		t.Errorf("budget %s\nwant   %s", got, want)
 	}
-	if got := budgetOf(sojourn.Session{}, now); got != nil {
+	if got := budgetOf(sojourn.Facts{}, now); got != nil {
 		t.Errorf("a session without a budget shows %s", asJSON(t, got))
 	}
 }

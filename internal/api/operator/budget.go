@@ -50,8 +50,8 @@ func seconds(s float64) time.Duration {
 }
 
 // budgetOf shows a session's budget at now; nil when there is nothing to say.
-func budgetOf(s sojourn.Session, now time.Time) *Budget {
-	b := s.BudgetAt(now)
+func budgetOf(f sojourn.Facts, now time.Time) *Budget {
+	s, b := f.Session, f.BudgetAt(now)
 	if b == (sojourn.Budget{}) {
 		return nil
 	}

@@ -194,7 +194,7 @@ func session(f sojourn.Facts, now time.Time) Session {
 		ID: string(s.ID), Project: string(s.Project), Contract: string(s.Contract), Title: s.Title, Runtime: s.Runtime, Model: s.Model,
 		Metadata: s.Metadata, State: string(s.State), CloseReason: string(s.CloseReason),
 		CreatedAt: api.Instant(s.CreatedAt), UpdatedAt: api.Instant(s.UpdatedAt), ArchivedAt: api.Instant(s.ArchivedAt),
-		Turns: s.Turns, LastSequence: s.LastSeq, Sandbox: sandboxOf(s.Sandbox), Budget: budgetOf(s, now),
+		Turns: s.Turns, LastSequence: s.LastSeq, Sandbox: sandboxOf(s.Sandbox), Budget: budgetOf(f, now),
 		Workspace: Workspace{State: string(w.State), ExpiresAt: api.Instant(w.ExpiresAt)},
 		Continuation: Continuation{
 			CanContinue: c.CanContinue, State: string(c.State), Conversation: Fidelity{string(c.Conversation)},
