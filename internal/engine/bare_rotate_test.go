@@ -75,6 +75,30 @@ func TestRequestedRotationWaitsForWhatRuns(t *testing.T) {
 	s.want("sandboxes made", len(s.Fake.Created()), 2)
 }
 
+// TestHookEndsWithItsBuffer: also a rotation that was asked for, far from the
+// deadline of its sandbox, waits no longer for its hook.
+func TestHookEndsWithItsBuffer(t *testing.T) {
+	s := beginBare(t, servertest.Config{}, engine.Create{Rotation: sojourn.Rotation{
+		Buffer: time.Second, Hook: []string{"/bin/sh", "-c", "echo hooked >> f; exec sleep 600"},
+	}})
+	if _, err := s.engine().RotateSession(t.Context(), s.ref); err != nil {
+		t.Fatal(err)
+	}
+	s.says("cat f", "hooked\n")
+	all, err := s.engine().Execs(t.Context(), s.ref, 0, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range all {
+		if x.Spec.Hook {
+			s.want("how the hook ended", x.Reason, sojourn.ExecTimeout)
+			s.want("its timeout", x.Spec.Timeout, time.Second)
+			return
+		}
+	}
+	t.Errorf("no hook ran: %v", all)
+}
+
 // TestHookRunsOnceBeforeARotation: its exec is told of and is no iteration.
 func TestHookRunsOnceBeforeARotation(t *testing.T) {
 	s := beginBare(t, servertest.Config{}, engine.Create{Rotation: sojourn.Rotation{Hook: []string{"/bin/sh", "-c", "echo hooked >> f; exit 9"}}})

@@ -76,7 +76,7 @@ func (b *bench) vacate(ctx context.Context, f sojourn.Facts) (look, error) {
 }
 
 // hook has the session's hook run in the sandbox that is replaced, once in each
-// rotation, until by. It reports true while it runs. A hook that fails, or may not run,
+// rotation, for as long as the session's buffer, and until by. It reports true while it runs. A hook that fails, or may not run,
 // does not stop the rotation.
 func (b *bench) hook(ctx context.Context, f sojourn.Facts, by time.Time) (wait bool, err error) {
 	r := f.Session.Rotation
@@ -92,7 +92,7 @@ func (b *bench) hook(ctx context.Context, f sojourn.Facts, by time.Time) (wait b
 	if sojourn.CodeOf(err) != sojourn.CodeNotFound {
 		return x.State == sojourn.ExecRunning, err
 	}
-	left := min(by.Sub(b.e.Now()), sojourn.MaxExecTimeout)
+	left := min(by.Sub(b.e.Now()), f.Lease.Deadline().Sub(f.RotateAt()), sojourn.MaxExecTimeout)
 	if left < sojourn.MinExecTimeout {
 		return false, nil
 	}
