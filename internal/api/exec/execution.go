@@ -14,15 +14,17 @@ import (
 type Outcome struct {
 	ExecutionID string `json:"executionId"`
 	Status      string `json:"status" enum:"pending_approval,queued,running,completed,lost,rejected"`
-	Outcome     string `json:"outcome,omitempty" enum:"exit,signal,not_started,unknown" doc:"How it ended: by exiting, by a signal, without having been started, or nobody knows, for its sandbox was lost."`
+	Outcome     string `json:"outcome,omitempty" enum:"exit,signal,timeout,not_started,unknown" doc:"How it ended: by exiting, by a signal, at its timeout, without having been started, or nobody knows, for its sandbox was lost."`
 	ExitCode    *int   `json:"exitCode" doc:"124 after a timeout, 128 and the number of the signal after a signal, 127 or 126 for a program that is missing or cannot be executed; null while it has not ended and when nobody knows."`
 	Signal      string `json:"signal,omitempty" doc:"The signal that ended it, such as SIGKILL."`
-	Reason      string `json:"reason,omitempty" doc:"Why it ended other than by itself, or was refused: timeout, cancelled, rotated, paused, closed, budget, out_of_memory, not_started, sandbox_lost, busy, rejected, expired."`
-	Error       string `json:"error,omitempty" doc:"What went wrong, for people."`
-	TimedOut    bool   `json:"timedOut"`
-	DurationMs  int64  `json:"durationMs" doc:"From its start to its end, or until now."`
-	CPUTimeMs   int64  `json:"cpuTimeMs" doc:"Of it and the children that it waited for."`
-	MaxRSSBytes int64  `json:"maxRssBytes"`
+	// ProcessExitCode keeps apart what exitCode says for shells and what is true.
+	ProcessExitCode *int   `json:"processExitCode,omitempty" doc:"What it exited with after its timeout, when it ended so; else signal says what ended it."`
+	Reason          string `json:"reason,omitempty" doc:"Why it ended other than by itself, or was refused: timeout, cancelled, rotated, paused, closed, budget, out_of_memory, not_started, sandbox_lost, busy, rejected, expired."`
+	Error           string `json:"error,omitempty" doc:"What went wrong, for people."`
+	TimedOut        bool   `json:"timedOut"`
+	DurationMs      int64  `json:"durationMs" doc:"From its start to its end, or until now."`
+	CPUTimeMs       int64  `json:"cpuTimeMs" doc:"Of it and the children that it waited for."`
+	MaxRSSBytes     int64  `json:"maxRssBytes"`
 
 	CostCents      int64 `json:"costCents" doc:"What was charged for it, rounded up."`
 	CostMicroCents int64 `json:"costMicroCents"`
@@ -93,7 +95,7 @@ func outcomeOf(x sojourn.Exec, now time.Time) Outcome {
 		StdoutBytes: r.Stdout, StderrBytes: r.Stderr, OutputCut: r.KeptNote,
 	}
 	switch {
-	case x.State == sojourn.ExecLost:
+	case x.State == sojourn.ExecLost, x.Reason == sojourn.ExecSandboxLost:
 		out.Outcome, out.Error = "unknown", "The sandbox was lost while it ran: how it ended is unknown."
 	case x.State != sojourn.ExecEnded:
 	case r.Failure != "":
@@ -107,7 +109,7 @@ func outcomeOf(x sojourn.Exec, now time.Time) Outcome {
 		out.Outcome, out.ExitCode = "exit", r.Code
 	}
 	if x.Reason == sojourn.ExecTimeout {
-		out.TimedOut, out.ExitCode = true, new(timeoutCode)
+		out.Outcome, out.TimedOut, out.ExitCode, out.ProcessExitCode = "timeout", true, new(timeoutCode), r.Code
 	}
 	return out
 }

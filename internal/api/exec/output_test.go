@@ -342,7 +342,10 @@ func TestOutcomesAreTrue(t *testing.T) {
 		"killed":      {sojourn.Exec{State: sojourn.ExecEnded, Result: sojourn.ExecResult{Signal: "SIGKILL"}, Reason: sojourn.ExecOutOfMemory}, "signal", "137", "SIGKILL", false},
 		"terminated":  {sojourn.Exec{State: sojourn.ExecEnded, Result: sojourn.ExecResult{Signal: "SIGTERM"}, Reason: sojourn.ExecCancelled}, "signal", "143", "SIGTERM", false},
 		"real time":   {sojourn.Exec{State: sojourn.ExecEnded, Result: sojourn.ExecResult{Signal: "SIG34"}}, "signal", "162", "SIG34", false},
-		"timed out":   {sojourn.Exec{State: sojourn.ExecEnded, Result: sojourn.ExecResult{Signal: "SIGTERM"}, Reason: sojourn.ExecTimeout}, "signal", "124", "SIGTERM", true},
+		"timed out":   {sojourn.Exec{State: sojourn.ExecEnded, Result: sojourn.ExecResult{Signal: "SIGTERM"}, Reason: sojourn.ExecTimeout}, "timeout", "124", "SIGTERM", true},
+		"out of time": {sojourn.Exec{State: sojourn.ExecEnded, Result: sojourn.ExecResult{Code: new(3)}, Reason: sojourn.ExecTimeout}, "timeout", "124", "", true},
+		"cancelled":   {sojourn.Exec{State: sojourn.ExecEnded, Result: sojourn.ExecResult{Code: new(3)}, Reason: sojourn.ExecCancelled}, "exit", "3", "", false},
+		"forgotten":   {sojourn.Exec{State: sojourn.ExecEnded, Reason: sojourn.ExecSandboxLost}, "unknown", "null", "", false},
 		"missing":     {sojourn.Exec{State: sojourn.ExecEnded, Result: sojourn.ExecResult{Failure: "no such program", Code: new(127)}, Reason: sojourn.ExecNotStarted}, "not_started", "127", "", false},
 		"bad dir":     {sojourn.Exec{State: sojourn.ExecEnded, Result: sojourn.ExecResult{Failure: "no such directory"}, Reason: sojourn.ExecNotStarted}, "not_started", "null", "", false},
 		"lost":        {sojourn.Exec{State: sojourn.ExecLost, StartedAt: start, EndedAt: start.Add(time.Minute), Reason: sojourn.ExecSandboxLost}, "unknown", "null", "", false},
@@ -354,7 +357,10 @@ func TestOutcomesAreTrue(t *testing.T) {
 		if err != nil || o.Outcome != c.outcome || string(code) != c.code || o.Signal != c.signal || o.TimedOut != c.timedOut || o.Reason != string(c.exec.Reason) {
 			t.Errorf("%s: %+v, exit code %s", name, o, code)
 		}
-		if unknown := c.exec.State == sojourn.ExecLost; (o.Error != "") != (unknown || c.exec.Result.Failure != "") {
+		if own := c.exec.Result.Code; o.TimedOut && o.ProcessExitCode != own || !o.TimedOut && o.ProcessExitCode != nil {
+			t.Errorf("%s: the process exited with %v", name, o.ProcessExitCode)
+		}
+		if unknown := c.exec.Reason == sojourn.ExecSandboxLost; (o.Error != "") != (unknown || c.exec.Result.Failure != "") {
 			t.Errorf("%s: error %q", name, o.Error)
 		}
 	}

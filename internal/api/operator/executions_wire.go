@@ -75,7 +75,7 @@ func outcomeOf(x sojourn.Exec) string {
 	switch {
 	case x.State == sojourn.ExecRefused, x.Result.Failure != "":
 		return "not_started"
-	case x.State == sojourn.ExecLost:
+	case x.State == sojourn.ExecLost, x.Reason == sojourn.ExecSandboxLost:
 		return "unknown"
 	case x.Result.Signal != "":
 		return "signal"
