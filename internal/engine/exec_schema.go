@@ -3,7 +3,10 @@ package engine
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"reflect"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/google/jsonschema-go/jsonschema"
@@ -59,9 +62,22 @@ func (s *toolSchema) check(value any) error {
 		return sojourn.Errorf(sojourn.CodeTooLarge, "input: it has too many values for a schema of this size.")
 	}
 	if err := s.resolved.Validate(value); err != nil {
-		return sojourn.Errorf(sojourn.CodeInvalid, "input: it is not what the tool takes: %s.", bounded(err.Error(), 500))
+		return sojourn.Errorf(sojourn.CodeInvalid, "input: it is not what the tool takes: %s.", bounded(plainly(err.Error()), 500))
 	}
 	return nil
+}
+
+// What the validator writes of its own insides: a null, a number as a fraction, and a
+// bound with all its decimals.
+var (
+	fractionOne = regexp.MustCompile(`(imum: -?[0-9]+)/1 `)
+	manyZeros   = regexp.MustCompile(`(-?[0-9]+)\.0{6}`)
+)
+
+// plainly puts what the validator says into plain words.
+func plainly(text string) string {
+	text = strings.ReplaceAll(text, "<invalid reflect.Value>", "null")
+	return manyZeros.ReplaceAllString(fractionOne.ReplaceAllString(text, "$1 "), "$1")
 }
 
 // valuesIn counts the values in a JSON value.
@@ -95,6 +111,9 @@ var schemaDrafts = map[string]string{
 	"https://json-schema.org/draft-07/schema":      "http://json-schema.org/draft-07/schema#",
 }
 
+// schemaTypes are all there are.
+var schemaTypes = []string{"null", "boolean", "object", "array", "number", "string", "integer"}
+
 var (
 	errSchemaDraft = errors.New("its $schema is not known: use draft 2020-12 or draft-07")
 	errSchemaLoops = errors.New("it refers to itself, which is not supported")
@@ -113,6 +132,11 @@ func (z *schemaSize) of(s *jsonschema.Schema) (int, error) {
 	z.known[s] = 0
 	if s.DynamicRef != "" || s.DynamicAnchor != "" || s != z.root && s.ID != "" {
 		return 0, errors.New("$dynamicRef, $dynamicAnchor and an $id within it are not supported")
+	}
+	for _, t := range append(slices.Clone(s.Types), s.Type) {
+		if t != "" && !slices.Contains(schemaTypes, t) {
+			return 0, fmt.Errorf("there is no type %q", t)
+		}
 	}
 	n := 1
 	parts := subschemas(s)
