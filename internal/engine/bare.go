@@ -154,9 +154,13 @@ func (e *Engine) Reattach(ctx context.Context, ref Ref, client string) (facts so
 	return facts, err
 }
 
-// SetBudget changes what a session may use.
-func (e *Engine) SetBudget(ctx context.Context, ref Ref, l sojourn.Limits) (sojourn.Facts, error) {
-	return e.update(ctx, ref, func(_ *store.Tx, d *sojourn.Decision) error { return d.SetLimits(l) })
+// SetBudget changes what a session may use: change returns the limits that are to
+// follow those that it has. Nothing comes between, so that of two changes at once
+// neither is lost.
+func (e *Engine) SetBudget(ctx context.Context, ref Ref, change func(sojourn.Limits) sojourn.Limits) (sojourn.Facts, error) {
+	return e.update(ctx, ref, func(_ *store.Tx, d *sojourn.Decision) error {
+		return d.SetLimits(change(d.Facts().Session.Budget.Limits))
+	})
 }
 
 // BareSessions returns a page of bare sessions. The code is invalid.

@@ -29,7 +29,7 @@ type Engine interface {
 	RotateSession(context.Context, engine.Ref) (sojourn.Facts, error)
 	Heartbeat(context.Context, engine.Ref) (sojourn.Facts, error)
 	Reattach(ctx context.Context, ref engine.Ref, client string) (sojourn.Facts, error)
-	SetBudget(context.Context, engine.Ref, sojourn.Limits) (sojourn.Facts, error)
+	SetBudget(ctx context.Context, ref engine.Ref, change func(sojourn.Limits) sojourn.Limits) (sojourn.Facts, error)
 	Carryover(context.Context, engine.Ref) (sojourn.Carryover, error)
 	UpdateCarryover(context.Context, engine.Ref, sojourn.CarryoverPatch) (sojourn.Facts, sojourn.Carryover, error)
 	Tools(context.Context, engine.Ref) ([]sojourn.Tool, error)

@@ -54,8 +54,8 @@ func (s *stub) BareSessions(_ context.Context, q engine.BareQuery) (engine.BareP
 	return engine.BarePage{Sessions: []sojourn.Facts{s.facts}, Total: 3}, s.err
 }
 
-func (s *stub) SetBudget(_ context.Context, _ engine.Ref, l sojourn.Limits) (sojourn.Facts, error) {
-	s.limits = l
+func (s *stub) SetBudget(_ context.Context, _ engine.Ref, change func(sojourn.Limits) sojourn.Limits) (sojourn.Facts, error) {
+	s.limits = change(s.facts.Session.Budget.Limits)
 	return s.facts, s.err
 }
 

@@ -245,12 +245,7 @@ func (c BudgetChange) over(l sojourn.Limits) sojourn.Limits {
 }
 
 func (h *handler) update(ctx context.Context, in *updateInput) (*sessionOutput, error) {
-	at := ref(ctx, in.SessionID)
-	f, err := h.engine.Session(ctx, at)
-	if err != nil {
-		return nil, err
-	}
-	f, err = h.engine.SetBudget(ctx, at, in.Body.Budget.over(f.Session.Budget.Limits))
+	f, err := h.engine.SetBudget(ctx, ref(ctx, in.SessionID), in.Body.Budget.over)
 	return h.shown(ctx, f, err)
 }
 

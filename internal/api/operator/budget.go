@@ -115,9 +115,5 @@ func (c ChangeBudgetBody) over(l sojourn.Limits) sojourn.Limits {
 
 func (h *handler) changeBudget(ctx context.Context, in *changeBudgetInput) (*sessionOutput, error) {
 	at := ref(ctx, in.SessionID)
-	f, err := h.engine.Session(ctx, at)
-	if err != nil {
-		return nil, err
-	}
-	return h.sessionOutput(h.engine.SetBudget(ctx, at, in.Body.over(f.Session.Budget.Limits)))
+	return h.sessionOutput(h.engine.SetBudget(ctx, at, in.Body.over))
 }
