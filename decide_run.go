@@ -156,11 +156,12 @@ func (d *Decision) Ask(i Interaction) error {
 }
 
 // Answer records a decision on i, which the caller has read in the same
-// transaction. The same answer again changes nothing; another one is refused.
+// transaction. The same answer again changes nothing, as does the same decision on an
+// exec with another comment; another one is refused.
 func (d *Decision) Answer(i Interaction, a Answer) error {
 	switch i.State {
 	case InteractionAnswered:
-		if i.Answer != nil && *i.Answer == a {
+		if i.Answer != nil && (*i.Answer == a || i.Exec != "" && i.Answer.OptionID == a.OptionID) {
 			return nil
 		}
 		return Errorf(CodeInteractionAnswered, "The interaction already has another answer.")

@@ -167,7 +167,7 @@ func (h *handler) approvals(s *api.Service) {
 	api.Register(s, api.Operation{
 		ID: "approve", Method: http.MethodPost, Path: sessionPath + "/approve",
 		Scope: ScopeWrite, Summary: "Approve or reject a step that needs sign-off",
-		Description: "An approved execution runs in its turn. The same answer again changes nothing, another one is refused. An approval expires an hour after it was asked for.",
+		Description: "An approved execution runs in its turn. The same decision again changes nothing, whatever its comment; another one is refused. An approval expires an hour after it was asked for.",
 	}, h.approve)
 }
 
