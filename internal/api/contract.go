@@ -34,6 +34,9 @@ type Contract struct {
 	// validated with: of a choice that does not match, a validator can only say that,
 	// where a value itself can say what and where.
 	Documented map[string]*huma.Schema
+	// Words puts an error of the domain into the contract's vocabulary; nil leaves it.
+	// It changes nothing that e refers to.
+	Words func(e sojourn.Error) sojourn.Error
 	// RateHeaders says that answers tell what is left of the caller's rate.
 	RateHeaders bool
 }
@@ -85,6 +88,9 @@ func (c *Contract) problem(err error, requestID string) Problem {
 	e, ok := errors.AsType[*sojourn.Error](err)
 	if !ok || e.Code == sojourn.CodeInternal {
 		e = sojourn.Errorf(sojourn.CodeInternal, "The server failed. Its log has the cause under this request id.")
+	}
+	if c.Words != nil {
+		e = new(c.Words(*e))
 	}
 	reply, ok := c.Replies[e.Code]
 	if !ok {

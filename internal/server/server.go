@@ -160,7 +160,7 @@ func (s *Server) assemble(ctx context.Context, c Config, h *hub.Hub) (err error)
 	settings := api.Settings{Rate: c.Rate, Heartbeat: c.Heartbeat, Stop: s.stopped, Log: c.Log}
 	mux := http.NewServeMux()
 	mux.Handle("/v1/", cloud.New(s.Engine, s.Keys, cloud.Config{Settings: settings}))
-	mux.Handle("/api/v1/", exec.New(s.Engine, s.Keys, exec.Config{Settings: settings}))
+	mux.Handle("/api/", exec.New(s.Engine, s.Keys, exec.Config{Settings: settings})) // and what is not there, in its words
 	mux.Handle("/operator/v1/", operator.New(s.Engine, s.Keys, operator.Config{
 		Settings: settings, Version: c.Version, Scopes: slices.Concat(cloud.Scopes, exec.Scopes),
 	}))

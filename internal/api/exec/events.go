@@ -147,6 +147,7 @@ func payload(e sojourn.Event, snake bool) json.RawMessage {
 	if len(e.Data) == 0 || json.Unmarshal(e.Data, &data) != nil {
 		return json.RawMessage("{}")
 	}
+	inOurNames(e.Type, data)
 	for name, project := range map[string]func(sojourn.Limits) any{
 		"limits":    func(l sojourn.Limits) any { return budgetOf(l) },
 		"remaining": func(l sojourn.Limits) any { return leftOf(l) },
@@ -164,6 +165,23 @@ func payload(e sojourn.Event, snake bool) json.RawMessage {
 		out = api.SnakeCase(out)
 	}
 	return out
+}
+
+// inOurNames gives what an event says the names of this contract, and takes away what
+// it has no word for: its sessions have no agent and no conversation.
+func inOurNames(t sojourn.EventType, data map[string]json.RawMessage) {
+	switch t {
+	case sojourn.EventSessionCreated:
+		if name, ok := data["title"]; ok {
+			data["name"] = name
+		}
+		delete(data, "title")
+		delete(data, "runtime")
+	case sojourn.EventCheckpointSealed, sojourn.EventCheckpointFailed:
+		for _, name := range []string{"conversation", "conversationReason", "conversationDetail", "boundaryRunId"} {
+			delete(data, name)
+		}
+	}
 }
 
 // Left is what an event says of a remaining budget.

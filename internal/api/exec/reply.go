@@ -13,7 +13,7 @@ import (
 var contract = api.Contract{
 	Name: "exec", Replies: replies, Envelope: envelope, ErrorBody: ErrorBody{},
 	Scheme: "ApiKey", KeyHeader: "X-API-Key", Snake: true, RateHeaders: true,
-	Documented: documented,
+	Documented: documented, Words: words,
 }
 
 // ErrorBody is an error on the wire.

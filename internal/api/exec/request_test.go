@@ -2,6 +2,7 @@ package exec
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"strconv"
@@ -279,6 +280,51 @@ func TestListsSelectByStatus(t *testing.T) {
 		}
 		if list.Total != 3 || list.Limit != 1 || list.Offset != 1 || !list.HasMore || len(list.Sessions) != 1 {
 			t.Errorf("%s: %+v", status, list)
+		}
+	}
+}
+
+func TestErrorsAreInTheContractsWords(t *testing.T) {
+	e := &stub{facts: openSession()}
+	for want, err := range map[string]*sojourn.Error{
+		`"A session that is pending runs nothing." pending`: {
+			Code: sojourn.CodeInvalidState, Message: "A session that is new runs nothing.", Details: map[string]string{"state": "new"},
+		},
+		`"A session that is running cannot be deleted." running`: {
+			Code: sojourn.CodeInvalidState, Message: "A session that is open cannot be deleted.", Details: map[string]string{"state": "open"},
+		},
+		`"A session that is paused runs nothing." paused`: {
+			Code: sojourn.CodeInvalidState, Message: "A session that is paused runs nothing.", Details: map[string]string{"state": "paused"},
+		},
+		`"sandbox.memory: at least 67108864." <nil>`: {Code: sojourn.CodeInvalid, Message: "sandbox.limits.memoryBytes: at least 67108864."},
+		`"The approval was resolved with another decision." <nil>`: {
+			Code: sojourn.CodeInteractionAnswered, Message: "The interaction already has another answer.",
+		},
+		`"The approval can no longer be resolved (cancelled)." <nil>`: {
+			Code: sojourn.CodeInteractionExpired, Message: "The interaction can no longer be answered (cancelled).", Details: map[string]string{"reason": "cancelled"},
+		},
+		`"There is no such approval." <nil>`: {Code: sojourn.CodeNotFound, Message: "There is no such interaction."},
+	} {
+		e.err = err
+		res := call{"GET", sessionsPath + "/s", "", nil}.to(e)
+		body := refusal(t, res, res.Code)
+		if got := fmt.Sprintf("%q %v", body.Error, body.Details["state"]); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
+func TestEventsAreInTheContractsWords(t *testing.T) {
+	for _, c := range []struct {
+		of         sojourn.EventType
+		data, want string
+	}{
+		{sojourn.EventSessionCreated, `{"title":"t","runtime":"none"}`, `{"name":"t"}`},
+		{sojourn.EventCheckpointSealed, `{"checkpointId":"c","conversation":"exact","workspace":"exact"}`, `{"checkpointId":"c","workspace":"exact"}`},
+		{sojourn.EventCheckpointFailed, `{"conversation":"exact","conversationReason":"x","workspaceReason":"y"}`, `{"workspaceReason":"y"}`},
+	} {
+		if got := payload(sojourn.Event{Type: c.of, Data: json.RawMessage(c.data)}, false); string(got) != c.want {
+			t.Errorf("%s: %s, want %s", c.of, got, c.want)
 		}
 	}
 }
