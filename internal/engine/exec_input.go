@@ -38,7 +38,10 @@ func errNoInput(why string) error {
 // WriteExec gives input to an exec with a streamed stdin, and returns when its
 // sandbox has taken it, which waits for an exec that has not started and for one that
 // does not read. at is where data lies in the input of the writer called who: the
-// same piece given twice is taken once. eof ends the input after data. The code is
+// same piece given twice is taken once. The writer [NumberedInput] is one, whoever
+// writes for it: of its pieces, what was taken before is left out, and one that lies
+// behind what was taken is refused with invalid_state and the offset that is expected.
+// The keeper counts, so that a restart of the server changes nothing. eof ends the input after data. The code is
 // invalid_state for an exec that takes no input, or no more.
 func (e *Engine) WriteExec(ctx context.Context, ref Ref, id sojourn.ExecID, who string, at int64, data []byte, eof bool) error {
 	if len(data) > link.MaxWriteBytes {
@@ -49,8 +52,15 @@ func (e *Engine) WriteExec(ctx context.Context, ref Ref, id sojourn.ExecID, who 
 			return errNoInput("it was not started with a streamed stdin.")
 		}
 		name := execPrefix + string(id)
-		if len(data) > 0 {
-			err := c.peer.Write(ctx, name, who+"-"+strconv.FormatInt(at, 10), data)
+		if len(data) > 0 || who == NumberedInput {
+			err := c.write(ctx, name, who, at, data)
+			if gap, ok := errors.AsType[*link.GapError](err); ok {
+				return &sojourn.Error{
+					Code:    sojourn.CodeInvalidState,
+					Message: "offset: the input was taken up to byte " + strconv.FormatInt(gap.Taken, 10) + ", so something is missing.",
+					Details: map[string]string{"expectedOffset": strconv.FormatInt(gap.Taken, 10)},
+				}
+			}
 			if errors.Is(err, link.ErrStdinClosed) {
 				return errNoInput("its input has ended.")
 			}
@@ -63,6 +73,16 @@ func (e *Engine) WriteExec(ctx context.Context, ref Ref, id sojourn.ExecID, who 
 		}
 		return c.peer.CloseStdin(ctx, name)
 	})
+}
+
+// NumberedInput is the writer of all pieces that say where they lie.
+const NumberedInput = "numbered"
+
+func (c *compute) write(ctx context.Context, name, who string, at int64, data []byte) error {
+	if who == NumberedInput {
+		return c.peer.WriteAt(ctx, name, at, data)
+	}
+	return c.peer.Write(ctx, name, who+"-"+strconv.FormatInt(at, 10), data)
 }
 
 // ResizeExec sets the size of an exec's terminal.

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/sojourn-dev/sojourn"
+	"github.com/sojourn-dev/sojourn/internal/engine"
 	"github.com/sojourn-dev/sojourn/internal/output"
 	"github.com/sojourn-dev/sojourn/internal/servertest"
 )
@@ -95,4 +97,42 @@ func TestTerminal(t *testing.T) {
 	in = sh("[ -t 0 ] && cat; exit 9") // nobody types
 	in.Spec.TTY = true
 	s.want("code", code(s.run(in)), 9)
+}
+
+// TestNumberedInputHasNoHoles: of pieces that overlap each byte is taken once, also by
+// the next server, and one behind a hole is refused with where to go on.
+func TestNumberedInputHasNoHoles(t *testing.T) { // EX-12
+	t.Parallel()
+	s := beginExecs(t, servertest.Config{}, sojourn.Limits{})
+	in := sh("cat")
+	in.Spec.Stdin = sojourn.StdinStream
+	x := s.start(in)
+	write := func(at int64, data string, eof bool) error {
+		return s.engine().WriteExec(s.patient(), s.ref, x.ID, engine.NumberedInput, at, []byte(data), eof)
+	}
+	must := func(at int64, data string, eof bool) {
+		t.Helper()
+		if err := write(at, data, eof); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused := func(at int64, data string, eof bool, expected string) {
+		t.Helper()
+		e, _ := errors.AsType[*sojourn.Error](write(at, data, eof))
+		if e == nil || e.Code != sojourn.CodeInvalidState || e.Details["expectedOffset"] != expected {
+			t.Errorf("%q at %d: %v, want one that expects %s", data, at, e, expected)
+		}
+	}
+	refused(1, "x", false, "0")
+	must(0, "hello", false)
+	refused(20, "x", true, "5")
+	refused(6, "", true, "5")
+	must(0, "hel", false)
+	must(3, "lo wor", false)
+	s.Restart()
+	refused(10, "x", false, "9")
+	must(5, " world", false)
+	must(0, "hello world", false)
+	must(11, "", true)
+	s.want("what it read", s.output(s.wait(x), output.Stdout), "hello world")
 }

@@ -202,10 +202,17 @@ func callWrite(c *conn, rq *request) (any, error) {
 	if len(w.Chunk) > link.MaxWriteBytes || len(w.WriteID) > maxProcessID {
 		return nil, invalid("a write has at most %d bytes and an id of %d", link.MaxWriteBytes, maxProcessID)
 	}
+	if w.Sojourn != nil && w.Sojourn.Offset < 0 {
+		return nil, invalid("an offset is not negative")
+	}
 	data := piece{data: w.Chunk}
 	if rq.Payload != nil {
 		m := rq.Message
 		data.free = m.Release
+	}
+	if w.Sojourn != nil {
+		status, taken, err := p.writeAt(c.ctx, w.Sojourn.Offset, data)
+		return link.ProcessWriteResult{Status: status, Taken: taken}, err
 	}
 	status, err := p.write(c.ctx, w.WriteID, data)
 	return link.ProcessWriteResult{Status: status}, err

@@ -28,6 +28,7 @@ type input struct {
 	queue   []piece
 	queued  int // bytes in queue
 	closed  bool
+	offset  int64 // bytes taken by writeAt
 	seen    map[string]struct{}
 	ids     []string // ring of the ids in seen
 	oldest  int      // index into ids once it is full
@@ -66,7 +67,7 @@ func (in *input) write(ctx context.Context, id string, p piece) (string, error) 
 			in.mu.Unlock()
 			return link.WriteStdinClosed, nil
 		}
-		if in.queued == 0 || in.queued+len(p.data) <= inputBytes {
+		if in.roomLocked(p) {
 			in.takeLocked(id, p)
 			in.mu.Unlock()
 			return link.WriteAccepted, nil
@@ -78,6 +79,49 @@ func (in *input) write(ctx context.Context, id string, p piece) (string, error) 
 		case <-ctx.Done():
 		}
 	}
+}
+
+// writeAt is write of what lies at an offset of all that is written so: it takes
+// what was not taken before. For what lies behind that it answers with a gap and
+// how much was taken, which a server cannot know that was started meanwhile.
+func (in *input) writeAt(ctx context.Context, offset int64, p piece) (status string, taken int64, err error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return "", 0, context.Cause(ctx)
+		}
+		in.mu.Lock()
+		had := in.offset - offset
+		rest := piece{free: p.free}
+		if had >= 0 && had < int64(len(p.data)) {
+			rest.data = p.data[had:]
+		}
+		switch {
+		case had < 0:
+			status, taken = link.WriteGap, in.offset
+		case len(rest.data) == 0:
+			status = link.WriteAccepted
+		case in.closed:
+			status = link.WriteStdinClosed
+		case in.roomLocked(rest):
+			in.takeLocked("", rest)
+			in.offset += int64(len(rest.data))
+			status = link.WriteAccepted
+		}
+		changed := in.changed
+		in.mu.Unlock()
+		if status != "" {
+			return status, taken, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// roomLocked reports whether p may be queued.
+func (in *input) roomLocked(p piece) bool {
+	return in.queued == 0 || in.queued+len(p.data) <= inputBytes
 }
 
 func (in *input) takeLocked(id string, p piece) {

@@ -245,6 +245,13 @@ func (p *process) write(ctx context.Context, id string, data piece) (string, err
 	return p.in.write(ctx, id, data)
 }
 
+func (p *process) writeAt(ctx context.Context, offset int64, data piece) (status string, taken int64, err error) {
+	if p.in == nil {
+		return link.WriteStdinClosed, 0, nil
+	}
+	return p.in.writeAt(ctx, offset, data)
+}
+
 // row describes the process for a list.
 func (p *process) row() link.Process {
 	row := link.Process{

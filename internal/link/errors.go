@@ -56,6 +56,11 @@ var (
 	ErrMalformed = errors.New("malformed message")
 )
 
+// GapError answers a write with an offset that lies behind what was taken.
+type GapError struct{ Taken int64 }
+
+func (e *GapError) Error() string { return fmt.Sprintf("the input was taken up to byte %d", e.Taken) }
+
 // Error is an error answer of the far side.
 type Error struct {
 	Code    int    `json:"code"`

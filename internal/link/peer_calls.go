@@ -46,6 +46,11 @@ func (p *Peer) Write(ctx context.Context, processID, writeID string, data []byte
 	return do(ctx, p, func(c *Client, _ bool) error { return c.Write(ctx, processID, writeID, data) })
 }
 
+// WriteAt is [Client.WriteAt]; after a lost answer nothing is taken twice.
+func (p *Peer) WriteAt(ctx context.Context, processID string, offset int64, data []byte) error {
+	return do(ctx, p, func(c *Client, _ bool) error { return c.WriteAt(ctx, processID, offset, data) })
+}
+
 // CloseStdin is [Client.CloseStdin].
 func (p *Peer) CloseStdin(ctx context.Context, processID string) error {
 	return do(ctx, p, func(c *Client, _ bool) error { return c.CloseStdin(ctx, processID) })

@@ -234,12 +234,27 @@ func (r *ProcessReadResult) result() ReadResult {
 // bytes, which waits for a process that does not read. A write id is applied
 // once, however often it is sent. ErrStdinClosed, ErrUnknownProcess.
 func (c *Client) Write(ctx context.Context, processID, writeID string, data []byte) error {
+	return c.giveInput(ctx, ProcessWriteParams{ProcessID: processID, WriteID: writeID}, data)
+}
+
+// WriteAt is Write of what lies at an offset of one input that goes through all
+// connections: of data, what was taken before is left out. Data behind what was
+// taken is refused with a [GapError]. A keeper that knows no offsets takes a write
+// with the same offset once.
+func (c *Client) WriteAt(ctx context.Context, processID string, offset int64, data []byte) error {
+	return c.giveInput(ctx, ProcessWriteParams{
+		ProcessID: processID, WriteID: "offset-" + strconv.FormatInt(offset, 10), Sojourn: &ProcessWriteOptions{Offset: offset},
+	}, data)
+}
+
+func (c *Client) giveInput(ctx context.Context, p ProcessWriteParams, data []byte) error {
+	processID := p.ProcessID
 	if len(data) > MaxWriteBytes {
 		return fmt.Errorf("%s: %d bytes: %w", MethodProcessWrite, len(data), ErrLimit)
 	}
 	var r ProcessWriteResult
 	for {
-		p := ProcessWriteParams{ProcessID: processID, Chunk: []byte{}, WriteID: writeID}
+		p.Chunk = []byte{}
 		_, err := c.exchange(ctx, MethodProcessWrite, &p, c.ship(&p.Chunk, data), &r)
 		if err != nil {
 			return err
@@ -251,6 +266,8 @@ func (c *Client) Write(ctx context.Context, processID, writeID string, data []by
 			return fmt.Errorf("%s: %q: %w", MethodProcessWrite, processID, ErrUnknownProcess)
 		case WriteStdinClosed:
 			return fmt.Errorf("%s: %q: %w", MethodProcessWrite, processID, ErrStdinClosed)
+		case WriteGap:
+			return fmt.Errorf("%s: %q: %w", MethodProcessWrite, processID, &GapError{r.Taken})
 		case WriteStarting:
 			if err := sleep(ctx, startingPause); err != nil {
 				return err

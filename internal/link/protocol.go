@@ -90,6 +90,7 @@ const (
 	WriteUnknownProcess = "unknownProcess"
 	WriteStdinClosed    = "stdinClosed"
 	WriteStarting       = "starting"
+	WriteGap            = "gap" // only to a write with an offset
 )
 
 // InitializeParams opens a connection. Sojourn is absent when a foreign
@@ -256,11 +257,22 @@ type ProcessWriteParams struct {
 	ProcessID string `json:"processId"`
 	Chunk     []byte `json:"chunk"`
 	WriteID   string `json:"writeId"`
+
+	Sojourn *ProcessWriteOptions `json:"sojourn,omitempty"`
+}
+
+// ProcessWriteOptions are what a keeper of ours knows beside.
+type ProcessWriteOptions struct {
+	// Offset is where the chunk lies in all that is written with an offset. Such
+	// a write needs no id: what was taken of it before is left out.
+	Offset int64 `json:"offset"`
 }
 
 // ProcessWriteResult answers process/write with one of the Write words.
 type ProcessWriteResult struct {
 	Status string `json:"status"`
+	// Taken is, after a gap, how much was taken of what is written with an offset.
+	Taken int64 `json:"taken,omitempty"`
 }
 
 // ProcessParams names a process and nothing else.

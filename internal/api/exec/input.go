@@ -10,6 +10,7 @@ import (
 
 	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/internal/api"
+	"github.com/sojourn-dev/sojourn/internal/engine"
 )
 
 // inputPiece is how much of an input is handed on at once.
@@ -17,7 +18,7 @@ const inputPiece = 256 << 10
 
 type stdinInput struct {
 	ExecutionPath
-	Offset int64 `query:"offset" minimum:"-1" default:"-1" doc:"Where the body lies in all that is sent with an offset: what was taken already is not taken again. Without it the body is appended."`
+	Offset int64 `query:"offset" minimum:"-1" default:"-1" doc:"Where the body lies in all that is sent with an offset: what was taken already is not taken again, and a body behind that is refused with 409 and the expectedOffset in details. Without it the body is appended."`
 	Close  bool  `query:"close" doc:"The input ends after the body."`
 }
 
@@ -53,14 +54,11 @@ func (h *handler) input(s *api.Service) {
 	}, h.resize)
 }
 
-// numbered is the writer of all inputs that say where they lie.
-const numbered = "offset"
-
 func (h *handler) writeStdin(ctx context.Context, in *stdinInput) (*stdinOutput, error) {
 	at, id := ref(ctx, in.SessionID), sojourn.ExecID(in.ExecutionID)
 	lasting, end := api.Lasting(ctx)
 	defer end()
-	who, offset := numbered, in.Offset
+	who, offset := engine.NumberedInput, in.Offset
 	if offset < 0 {
 		who, offset = uuid.NewString(), 0
 	}
@@ -72,7 +70,7 @@ func (h *handler) writeStdin(ctx context.Context, in *stdinInput) (*stdinOutput,
 		if err != nil && !over {
 			return nil, sojourn.Errorf(sojourn.CodeInvalid, "The request body could not be read to its end.")
 		}
-		if n == 0 && !in.Close {
+		if n == 0 && !in.Close && (who != engine.NumberedInput || offset > from) {
 			break
 		}
 		if err := h.engine.WriteExec(lasting, at, id, who, offset, piece[:n], over && in.Close); err != nil {
@@ -81,7 +79,7 @@ func (h *handler) writeStdin(ctx context.Context, in *stdinInput) (*stdinOutput,
 		offset += int64(n)
 	}
 	out := StdinBody{Bytes: offset - from, Closed: in.Close}
-	if who == numbered {
+	if who == engine.NumberedInput {
 		out.Offset = new(offset)
 	}
 	return &stdinOutput{Body: out}, nil
