@@ -141,6 +141,16 @@ func eventOf(e sojourn.Event, snake bool) Event {
 	return Event{Seq: e.Seq, Type: typeOf(e.Type), Timestamp: api.Instant(e.At), Data: payload(e, snake)}
 }
 
+// projected are the payloads that hold a budget, by the type of their event: the
+// same name says something else elsewhere.
+var projected = map[sojourn.EventType]struct {
+	name    string
+	project func(sojourn.Limits) any
+}{
+	sojourn.EventBudgetChanged: {"limits", func(l sojourn.Limits) any { return budgetOf(l) }},
+	sojourn.EventBudgetWarning: {"remaining", func(l sojourn.Limits) any { return leftOf(l) }},
+}
+
 // payload projects what an event says. Its names are all ours.
 func payload(e sojourn.Event, snake bool) json.RawMessage {
 	var data map[string]json.RawMessage
@@ -148,13 +158,10 @@ func payload(e sojourn.Event, snake bool) json.RawMessage {
 		return json.RawMessage("{}")
 	}
 	inOurNames(e.Type, data)
-	for name, project := range map[string]func(sojourn.Limits) any{
-		"limits":    func(l sojourn.Limits) any { return budgetOf(l) },
-		"remaining": func(l sojourn.Limits) any { return leftOf(l) },
-	} {
+	if p, ok := projected[e.Type]; ok {
 		var l sojourn.Limits
-		if raw, ok := data[name]; ok && json.Unmarshal(raw, &l) == nil {
-			data[name], _ = json.Marshal(project(l)) // plain numbers
+		if raw, ok := data[p.name]; ok && json.Unmarshal(raw, &l) == nil {
+			data[p.name], _ = json.Marshal(p.project(l)) // plain numbers
 		}
 	}
 	out, err := json.Marshal(data)
