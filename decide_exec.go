@@ -286,9 +286,12 @@ func (d *Decision) EndExec(id ExecID, r ExecResult, why ExecReason) bool {
 
 // loseExecs records that the execs that run have ended with their sandbox.
 func (d *Decision) loseExecs() {
-	end := d.now
+	end, why := d.now, ExecSandboxLost
 	if l := d.facts.Lease; l != nil && l.State.Terminal() {
 		end = l.EndedAt // saved processes have not run since
+		if l.EndReason == string(ExecOutOfMemory) {
+			why = ExecOutOfMemory
+		}
 	}
 	for { // one may close the session, which loses the others
 		running := d.facts.Running()
@@ -296,7 +299,7 @@ func (d *Decision) loseExecs() {
 			return
 		}
 		x := running[0]
-		x.State, x.Reason = ExecLost, ExecSandboxLost
+		x.State, x.Reason = ExecLost, why
 		d.overExec(x, x.bounded(end.Sub(x.StartedAt)))
 	}
 }
