@@ -156,7 +156,7 @@ func (c *copying) cut(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if !errors.Is(err, io.ErrUnexpectedEOF) && !unreachable(err) {
+	if !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, tarball.ErrCut) && !unreachable(err) {
 		return err
 	}
 	why := "the connection broke"

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"time"
 
@@ -297,6 +296,9 @@ func fill(ctx context.Context, r io.Reader, full chan<- []byte, empty <-chan []b
 			return context.Cause(ctx)
 		}
 		n, err := readAll(r, buf[:cap(buf)])
+		if err != nil && err != io.EOF { //nolint:errorlint // an error that wraps it is a body that broke off
+			return unread(ctx, err, "body")
+		}
 		if n > 0 {
 			select {
 			case full <- buf[:n]:
@@ -304,16 +306,21 @@ func fill(ctx context.Context, r io.Reader, full chan<- []byte, empty <-chan []b
 				return context.Cause(ctx)
 			}
 		}
-		switch {
-		case err == io.EOF: //nolint:errorlint // an error that wraps it is a body that broke off
+		if err != nil {
 			return nil
-		case err == nil:
-		case context.Cause(ctx) != nil && !errors.Is(err, os.ErrDeadlineExceeded):
-			return context.Cause(ctx)
-		default:
-			return &sojourn.Error{Code: sojourn.CodeInvalid, Cause: err, Message: "The body could not be read to its end."}
 		}
 	}
+}
+
+// unread is what it means that the input of a call, a body or an archive, broke
+// off with err: the call was ended from our side, or the sender is at fault. A
+// server ends the context of a request whose connection breaks, so a context that
+// was merely cancelled says nothing else.
+func unread(ctx context.Context, err error, what string) error {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return &sojourn.Error{Code: sojourn.CodeInvalid, Cause: err, Message: "The " + what + " could not be read to its end."}
 }
 
 // readAll fills buf as far as r goes. Unlike with io.ReadFull, what r says of its

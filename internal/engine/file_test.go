@@ -423,9 +423,9 @@ func TestTreesAreUnpacked(t *testing.T) { // FI-08, FI-10
 	d.must(err)
 	a.Close()
 	for _, to := range []string{"copy/deep", "/elsewhere"} {
-		n, left, err := d.engine().UnpackFiles(t.Context(), d.ref, to, bytes.NewReader(b.Bytes()), deskWait)
-		if err != nil || left != "" || n < 4<<20 {
-			t.Fatalf("unpack to %s: %d bytes, %q, %v", to, n, left, err)
+		u, err := d.engine().UnpackFiles(t.Context(), d.ref, to, bytes.NewReader(b.Bytes()), deskWait)
+		if err != nil || u.LeftOut != "" || u.Bytes < 4<<20 || u.Entries != int64(len(want)) {
+			t.Fatalf("unpack to %s: %+v, %v", to, u, err)
 		}
 		if got, err := d.pack(to); err != nil || !maps.Equal(got, want) {
 			t.Errorf("%s has come back as %.300q, %v", to, got, err)
@@ -437,7 +437,7 @@ func TestTreesAreUnpacked(t *testing.T) { // FI-08, FI-10
 		w := tar.NewWriter(&evil)
 		d.must(w.WriteHeader(&tar.Header{Name: "../x", Typeflag: tar.TypeReg, Mode: int64(fs.ModePerm)}))
 		d.must(w.Close())
-		_, _, err := d.engine().UnpackFiles(t.Context(), d.ref, name, &evil, deskWait)
+		_, err := d.engine().UnpackFiles(t.Context(), d.ref, name, &evil, deskWait)
 		if sojourn.CodeOf(err) != sojourn.CodeInvalid || !strings.Contains(err.Error(), refused) {
 			t.Errorf("unpack a hostile archive to %s = %v", name, err)
 		}

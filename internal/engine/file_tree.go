@@ -66,26 +66,32 @@ func (a *FileArchive) Close() {
 	}
 }
 
+// Unpacked says what became of an archive.
+type Unpacked struct {
+	Entries int64  // files, directories and links that were made
+	Bytes   int64  // of the files
+	LeftOut string // what was not made, a line each
+}
+
 // UnpackFiles takes a tar archive apart in the directory at a path, which is made
-// if need be. Each file is there whole or as it was before. An archive that leads
-// out of the directory, or is no archive, is refused with the reason "archive" and
-// the entry's name; what came before that stays. It returns how many bytes the
-// files have, and what was left out, a line each. It waits, and has the codes of
-// [Engine.WriteFiles].
-func (e *Engine) UnpackFiles(ctx context.Context, ref Ref, name string, archive io.Reader, wait time.Duration) (total int64, leftOut string, err error) {
+// if need be. Each file is there whole or as it was before. An archive with a name
+// that leads out of the directory, or without its end, or what is no archive, is
+// refused with the reason "archive" and the entry's name; what came before that
+// stays. It waits, and has the codes of [Engine.WriteFiles].
+func (e *Engine) UnpackFiles(ctx context.Context, ref Ref, name string, archive io.Reader, wait time.Duration) (Unpacked, error) {
 	at, err := parseFilePath(name)
 	if err != nil {
-		return 0, "", err
+		return Unpacked{}, err
 	}
 	v, err := e.Visit(ctx, ref, wait)
 	if err != nil {
-		return 0, "", err
+		return Unpacked{}, err
 	}
 	defer v.Close()
 	p, err := v.feed(ctx, archive, link.ProgramUnpack, link.PathURI(at.root), at.uri())
 	if err != nil {
-		return 0, "", err
+		return Unpacked{}, err
 	}
 	defer p.drop()
-	return p.reply.Length, p.notes.String(), v.noteFiles(ctx, []string{at.at}, p.reply.Length)
+	return Unpacked{p.reply.Entries, p.reply.Length, p.notes.String()}, v.noteFiles(ctx, []string{at.at}, p.reply.Length)
 }

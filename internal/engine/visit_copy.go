@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path"
 	"strings"
 	"unicode/utf8"
@@ -185,7 +184,10 @@ func (v *Visit) CopyIn(ctx context.Context, name, top string, archive io.Reader)
 func (p *Process) feed(ctx context.Context, r io.Reader) error {
 	buf := make([]byte, readBytes)
 	for at := int64(0); ; {
-		n, err := io.ReadFull(r, buf)
+		n, err := readAll(r, buf)
+		if err != nil && err != io.EOF { //nolint:errorlint // an error that wraps it is an archive that broke off
+			return unread(ctx, err, "archive")
+		}
 		if n > 0 {
 			switch err := p.Write(ctx, "in", at, buf[:n]); {
 			case errors.Is(err, ErrInputOver):
@@ -195,14 +197,8 @@ func (p *Process) feed(ctx context.Context, r io.Reader) error {
 			}
 			at += int64(n)
 		}
-		switch {
-		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		if err != nil {
 			return p.CloseInput(ctx)
-		case err != nil:
-			if cause := context.Cause(ctx); cause != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-				return cause
-			}
-			return &sojourn.Error{Code: sojourn.CodeInvalid, Cause: err, Message: "The archive could not be read to its end."}
 		}
 	}
 }

@@ -265,7 +265,7 @@ func unpackProgram(ctx context.Context, p Proc) int {
 		reply(p, link.FileReply{Fault: link.FaultArchive, Detail: bounded(err.Error(), 500)})
 		return fileRefused
 	}
-	reply(p, link.FileReply{Length: report.Bytes})
+	reply(p, link.FileReply{Length: report.Bytes, Entries: report.Files})
 	return summary(p, report)
 }
 

@@ -30,8 +30,8 @@ const (
 	// under its own. Behind the archive stderr names what is not in it, a line each.
 	ProgramPack = ProgramPrefix + "pack"
 	// ProgramUnpack ROOT PATH reads a tar archive from stdin, into the directory at
-	// PATH, which is made if need be. Its reply has the bytes of all files as Length;
-	// lines behind it name what was left out.
+	// PATH, which is made if need be. Its reply has the bytes of all files as Length,
+	// and how many entries were made; lines behind it name what was left out.
 	ProgramUnpack = ProgramPrefix + "unpack"
 )
 
@@ -45,6 +45,8 @@ type FileReply struct {
 	// From and Length are the part that follows.
 	From   int64 `json:"from,omitempty"`
 	Length int64 `json:"length,omitempty"`
+	// Entries is how many files, directories and links were made of an archive.
+	Entries int64 `json:"entries,omitempty"`
 	// More says of a listing that there are further entries.
 	More bool `json:"more,omitempty"`
 	// Fault is why there is nothing: one of the kinds of package files.
@@ -81,7 +83,7 @@ func ParseFileReply(line []byte) (FileReply, error) {
 	if err := json.Unmarshal(line, &r); err != nil {
 		return r, fmt.Errorf("read a reply: %w: %w", ErrMalformed, err)
 	}
-	if f := r.File; r.From < 0 || r.Length < 0 || f != nil && (f.Size < 0 || r.From > f.Size || r.Length > f.Size-r.From || f.Mode > 0o7777) {
+	if f := r.File; r.From < 0 || r.Length < 0 || r.Entries < 0 || f != nil && (f.Size < 0 || r.From > f.Size || r.Length > f.Size-r.From || f.Mode > 0o7777) {
 		return r, fmt.Errorf("a reply with impossible numbers: %w", ErrMalformed)
 	}
 	return r, nil

@@ -15,6 +15,7 @@
 //   - Extract trusts nothing: every name is checked, and every file operation
 //     is one beneath a root, so no name, link or sequence of entries reaches
 //     outside. A file is there whole under its name, or as it was before.
+//   - An archive without its end mark is refused: entries may be missing.
 //   - Set-user-id and set-group-id bits, owners, devices, pipes and sockets do
 //     not travel.
 //

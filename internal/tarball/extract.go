@@ -2,6 +2,7 @@ package tarball
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -23,6 +24,9 @@ const (
 	maxDirs     = 1 << 20
 	maxDirBytes = 64 << 20
 )
+
+// ErrCut says that an archive is over before its end.
+var ErrCut = errors.New("the archive is cut off: its end is missing")
 
 // Target says where an archive goes.
 type Target struct {
@@ -72,7 +76,8 @@ func Extract(ctx context.Context, r io.Reader, t Target, report *Report) error {
 // count.
 func ExtractInto(ctx context.Context, r io.Reader, root *os.Root, t Target, report *Report) error {
 	x := &extractor{ctx: ctx, t: t, root: root, report: report, buf: make([]byte, 128<<10)}
-	if err := x.entries(tar.NewReader(r)); err != nil {
+	z := &zeros{r: r}
+	if err := x.entries(tar.NewReader(z), z); err != nil {
 		return err
 	}
 	if err := x.settle(); err != nil {
@@ -83,22 +88,62 @@ func ExtractInto(ctx context.Context, r io.Reader, root *os.Root, t Target, repo
 	return err
 }
 
-func (x *extractor) entries(r *tar.Reader) error {
+func (x *extractor) entries(r *tar.Reader, z *zeros) error {
 	for {
 		if err := context.Cause(x.ctx); err != nil {
 			return err
 		}
+		z.run = 0 // what an entry holds is no end mark
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
-			return nil
+			// The reader takes the end of its input for the end of the archive, too.
+			if z.run < endMark {
+				err = io.ErrUnexpectedEOF
+			} else {
+				return nil
+			}
 		}
 		if err != nil {
-			return fmt.Errorf("read the archive behind %d files: %w", x.report.Files, err)
+			return fmt.Errorf("behind %d entries: %w", x.report.Files, unreadable(err))
 		}
 		if err := x.entry(h, r); err != nil {
 			return fmt.Errorf("%q: %w", clip(h.Name), err)
 		}
+		if _, err := io.Copy(io.Discard, r); err != nil { // of an entry that was left out
+			return fmt.Errorf("%q: %w", clip(h.Name), unreadable(err))
+		}
 	}
+}
+
+// endMark is how many zeros end an archive: two blocks.
+const endMark = 2 * 512
+
+// zeros counts the zero bytes that were read last.
+type zeros struct {
+	r   io.Reader
+	run int64
+}
+
+// Read implements io.Reader.
+func (z *zeros) Read(b []byte) (int, error) {
+	n, err := z.r.Read(b)
+	if rest := bytes.TrimRight(b[:n], "\x00"); len(rest) > 0 {
+		z.run = int64(n - len(rest))
+	} else {
+		z.run += int64(n)
+	}
+	return n, err
+}
+
+// unreadable says why an archive cannot be read on.
+func unreadable(err error) error {
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return ErrCut
+	case errors.Is(err, tar.ErrHeader):
+		return errors.New("this is no tar archive, or a damaged one")
+	}
+	return fmt.Errorf("read the archive: %w", err)
 }
 
 // clip shortens a name for a message.
@@ -134,6 +179,9 @@ func (x *extractor) entry(h *tar.Header, r io.Reader) error {
 	default:
 		x.report.leave(h.Name, "is neither a file, a directory nor a link")
 		return nil
+	}
+	if errors.Is(err, ErrCut) {
+		return ErrCut
 	}
 	if err != nil {
 		return errors.New(reason(err))
@@ -355,7 +403,7 @@ func (x *extractor) copy(f *os.File, r io.Reader) error {
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return fmt.Errorf("read the archive: %w", err)
+			return unreadable(err)
 		}
 	}
 }

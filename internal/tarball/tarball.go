@@ -42,14 +42,26 @@ func (r *Report) passed(bytes int64) {
 
 // reason is the part of an error that says why, without the paths of this side.
 func reason(err error) string {
-	if e, ok := errors.AsType[*fs.PathError](err); ok {
-		return e.Err.Error()
+	for {
+		if e, ok := errors.AsType[*fs.PathError](err); ok {
+			err = e.Err
+			continue
+		}
+		if e, ok := errors.AsType[*os.LinkError](err); ok {
+			err = e.Err
+			continue
+		}
+		break
 	}
-	if e, ok := errors.AsType[*os.LinkError](err); ok {
-		return e.Err.Error()
+	if text := err.Error(); text != escapes {
+		return text
 	}
-	return err.Error()
+	return "a link on the way leads out of the target"
 }
+
+// escapes is what a root says of a path that leads out of it: the error itself has
+// no name that others could use.
+const escapes = "path escapes from parent"
 
 // Place decides, as cp does, where a copy goes that a user calls path: into the
 // directory that is there, under its own name, or else into the parent of path

@@ -294,6 +294,32 @@ func TestBrokenArchiveLeavesNoHalfFile(t *testing.T) {
 	}
 }
 
+// TestArchiveWithoutItsEndIsRefused cuts an archive at the borders of its entries,
+// where nothing but the missing end mark shows that there was more.
+func TestArchiveWithoutItsEndIsRefused(t *testing.T) {
+	t.Parallel()
+	zeros := strings.Repeat("\x00", 2048)
+	archive := forge(t, reg("top/first", zeros), reg("top/second", "two"), reg("top/third", zeros[:1025]))
+	end := len(archive) - 1024
+	for _, cut := range []int{0, 512, 512 + 2048, 2*512 + 2048, 3*512 + 2048, end, end + 511, end + 512, end + 1023} {
+		r, err := unpack(t, archive[:cut], tarball.Target{Dir: t.TempDir()})
+		if !errors.Is(err, tarball.ErrCut) {
+			t.Errorf("cut at %d of %d: %d entries, %v", cut, len(archive), r.Files, err)
+		}
+	}
+	for _, more := range []string{"", zeros, "whatever"} {
+		if r, err := unpack(t, append(slices.Clone(archive), more...), tarball.Target{Dir: t.TempDir()}); err != nil || r.Files != 3 {
+			t.Errorf("whole, with %d bytes behind it: %d entries, %v", len(more), r.Files, err)
+		}
+	}
+	if _, err := unpack(t, []byte(zeros[:1024]), tarball.Target{Dir: t.TempDir()}); err != nil {
+		t.Errorf("an archive of nothing: %v", err)
+	}
+	if _, err := unpack(t, []byte(strings.Repeat("no archive", 100)), tarball.Target{Dir: t.TempDir()}); err == nil || strings.Contains(err.Error(), "archive/tar") {
+		t.Errorf("what is no archive: %v", err)
+	}
+}
+
 func TestUnreadableFilesAreReportedAndTheRestGoes(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join(t.TempDir(), "tree")

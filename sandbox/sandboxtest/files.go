@@ -34,7 +34,7 @@ func wallsFiles(t *testing.T, c *cell) {
 		{link.ProgramWrite, work("files/later"), []string{"-", "0"}, 0, `"size":0`},
 		{link.ProgramList, work("files"), []string{"true", "100", ""}, 0, "d/f"},
 		{link.ProgramPack, work("files/d"), nil, 0, "text"},
-		{link.ProgramUnpack, work("files/empty"), nil, 0, `{}`},
+		{link.ProgramUnpack, work("files/empty"), nil, 2, "archive"},
 		{link.ProgramWrite, []string{link.PathURI("/"), link.PathURI("/tmp/files/x")}, []string{"-", "-"}, 0, `"size":0`},
 		{link.ProgramRead, []string{link.PathURI("/"), link.PathURI("/tmp/files/x")}, []string{"0", "-1"}, 0, `"type":"file"`},
 		{link.ProgramRead, work("files/out"), []string{"0", "-1"}, 2, "escapes"},

@@ -23,7 +23,7 @@ type Files interface {
 	WriteFiles(ctx context.Context, ref engine.Ref, list []engine.FileWrite, wait time.Duration) ([]engine.FileInfo, error)
 	ListFiles(ctx context.Context, ref engine.Ref, q engine.FileQuery, wait time.Duration) (engine.FilePage, error)
 	PackFiles(ctx context.Context, ref engine.Ref, name string, wait time.Duration) (*engine.FileArchive, error)
-	UnpackFiles(ctx context.Context, ref engine.Ref, name string, archive io.Reader, wait time.Duration) (int64, string, error)
+	UnpackFiles(ctx context.Context, ref engine.Ref, name string, archive io.Reader, wait time.Duration) (engine.Unpacked, error)
 }
 
 // The bounds of calls that carry files in JSON.

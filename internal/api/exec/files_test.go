@@ -3,7 +3,6 @@ package exec_test
 import (
 	"archive/tar"
 	"bytes"
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -243,42 +242,6 @@ func TestDownloadsGoOnAfterACut(t *testing.T) {
 	}
 }
 
-// TestAnUploadThatBreaksOffChangesNothing is FI-02 the other way.
-func TestAnUploadThatBreaksOffChangesNothing(t *testing.T) {
-	t.Parallel()
-	c := newCaller(t)
-	put := c.files("/content", "path", "f")
-	if a, b, _ := c.do(http.MethodPut, put, strings.NewReader("old")); a.StatusCode != 200 {
-		t.Fatalf("put: %d %s", a.StatusCode, b)
-	}
-	for _, length := range []int64{-1, 8 << 20} { // chunked, and announced
-		from, to := io.Pipe()
-		ctx, cancel := context.WithCancel(t.Context())
-		r := c.request(http.MethodPut, put, from).WithContext(ctx)
-		r.ContentLength = length
-		ended := make(chan error, 1)
-		go func() {
-			a, err := http.DefaultClient.Do(r)
-			if err == nil {
-				err = fmt.Errorf("answered with %d", a.StatusCode)
-				a.Body.Close()
-			}
-			ended <- err
-		}()
-		if _, err := to.Write(make([]byte, 4<<20)); err != nil {
-			t.Fatal(err)
-		}
-		cancel()
-		to.CloseWithError(context.Canceled)
-		if err := <-ended; !strings.Contains(err.Error(), "canceled") {
-			t.Errorf("an upload that broke off: %v", err)
-		}
-	}
-	if _, b, err := c.do(http.MethodGet, c.files("/download", "path", "f"), nil); err != nil || string(b) != "old" {
-		t.Errorf("f holds %d bytes, %v", len(b), err)
-	}
-}
-
 func TestNamesSurviveTheHeader(t *testing.T) { // FI-13, FI-14, FI-15
 	t.Parallel()
 	c := newCaller(t)
@@ -400,12 +363,12 @@ func TestTreesGoUpAndComeDown(t *testing.T) { // FI-04, FI-08, FI-10
 	w.Close()
 	for _, to := range []string{"", "sub/dir"} {
 		var up struct {
-			Path    string
-			Bytes   int64
-			LeftOut []string
+			Path           string
+			Entries, Bytes int64
+			LeftOut        []string
 		}
 		a, body, err := c.do(http.MethodPost, c.files("/upload", "path", to), bytes.NewReader(b.Bytes()), "Content-Type", "application/x-tar")
-		if err != nil || a.StatusCode != 200 || json.Unmarshal(body, &up) != nil || up.Bytes != 4 || len(up.LeftOut) != 1 || !strings.Contains(up.LeftOut[0], "pipe") {
+		if err != nil || a.StatusCode != 200 || json.Unmarshal(body, &up) != nil || up.Entries != 6 || up.Bytes != 4 || len(up.LeftOut) != 1 || !strings.Contains(up.LeftOut[0], "pipe") {
 			t.Fatalf("upload to %q: %d %s, %v", to, a.StatusCode, body, err)
 		}
 	}
@@ -427,6 +390,11 @@ func TestTreesGoUpAndComeDown(t *testing.T) { // FI-04, FI-08, FI-10
 	want := "dir-1/ 5 0 |dir-1/dir-2/ 5 0 |dir-1/dir-2/file-b 0 4 |empty/ 5 0 |file-a 1 0 dir-1/dir-2/file-b|link 2 0 dir-1|zero 0 0 "
 	if strings.Join(got, "|") != want {
 		t.Errorf("the tree came down as %q", got)
+	}
+	for _, cut := range []int{0, 512} { // an entry's end, and nothing behind it
+		if a, body, _ := c.do(http.MethodPost, c.files("/upload", "path", "cut"), bytes.NewReader(b.Bytes()[:cut])); a.StatusCode != 400 || !bytes.Contains(body, []byte("cut off")) {
+			t.Errorf("upload of an archive that is cut at %d: %d %s", cut, a.StatusCode, body)
+		}
 	}
 	var evil bytes.Buffer
 	w = tar.NewWriter(&evil)

@@ -132,7 +132,7 @@ func (h *handler) sessions(s *api.Service) {
 	api.Register(s, api.Operation{
 		ID: "deleteSession", Method: http.MethodDelete, Path: sessionPath,
 		Scope: ScopeWrite, Summary: "Delete a session with all that it has left",
-		Description: "Only one that is pending or has ended: stop or cancel it first.",
+		Description: "Only one that has ended: stop or cancel it first, also one that is pending.",
 	}, h.delete)
 }
 

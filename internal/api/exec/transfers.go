@@ -60,6 +60,7 @@ type uploadInput struct {
 type UploadedBody struct {
 	Path       string   `json:"path"`
 	PathBase64 string   `json:"pathBase64,omitempty"`
+	Entries    int64    `json:"entries" doc:"Files, directories and links that were made."`
 	Bytes      int64    `json:"bytes" doc:"That its files have together."`
 	LeftOut    []string `json:"leftOut,omitempty" doc:"What was not made, such as a device, a sentence each; absent when everything was."`
 	Survives   bool     `json:"survivesRotation"`
@@ -71,7 +72,7 @@ func (h *handler) transfers(s *api.Service) {
 	api.Register(s, api.Operation{
 		ID: "writeContent", Method: http.MethodPut, Path: filesPath + "/content", Upload: api.AnyType,
 		Scope: ScopeWrite, Summary: "Write a file of any size",
-		Description: "The body is the content. A body that breaks off leaves the old file as it was.",
+		Description: "The body is the content. One that breaks off is refused and leaves the old file as it was.",
 	}, h.writeContent)
 	api.Register(s, api.Operation{
 		ID: "download", Method: http.MethodGet, Path: filesPath + "/download", Download: bytesType,
@@ -84,7 +85,9 @@ func (h *handler) transfers(s *api.Service) {
 		ID: "upload", Method: http.MethodPost, Path: filesPath + "/upload", Upload: tarType,
 		Scope: ScopeWrite, Summary: "Unpack a tar archive",
 		Description: "The body is an archive of any size. Files that are there are replaced, each in one step. " +
-			"One with a name or link that leads out of the directory is refused, and the entry is named; what came before it stays. Owners, set-id bits and devices are not taken.",
+			"One with a name that leads out of the directory, or a second name for a file outside, is refused, and the entry is named; what came before it stays. " +
+			"So is one without its end, two blocks of zeros: files might be missing. A symbolic link is kept as it is, wherever it leads, but nothing is written or read through one that leads out. " +
+			"Owners, set-id bits and devices are not taken.",
 	}, h.upload)
 }
 
@@ -126,14 +129,14 @@ func (h *handler) upload(ctx context.Context, in *uploadInput) (*uploadedOutput,
 	if err != nil {
 		return nil, err
 	}
-	total, left, err := h.engine.UnpackFiles(lasting, ref(ctx, in.SessionID), in.Path, api.Upload(ctx), h.config.SandboxWait)
+	u, err := h.engine.UnpackFiles(lasting, ref(ctx, in.SessionID), in.Path, api.Upload(ctx), h.config.SandboxWait)
 	if err != nil {
 		return nil, api.Ended(err)
 	}
-	out := &uploadedOutput{Body: UploadedBody{Bytes: total, Survives: engine.FileInfo{Path: dir}.Survives()}}
+	out := &uploadedOutput{Body: UploadedBody{Entries: u.Entries, Bytes: u.Bytes, Survives: engine.FileInfo{Path: dir}.Survives()}}
 	out.Body.Path, out.Body.PathBase64 = shown(dir)
-	if left != "" {
-		out.Body.LeftOut = strings.Split(left, "\n")
+	if u.LeftOut != "" {
+		out.Body.LeftOut = strings.Split(u.LeftOut, "\n")
 	}
 	return out, nil
 }

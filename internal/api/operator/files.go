@@ -52,7 +52,8 @@ func (h *handler) files(s *api.Service) {
 		ID: "writeFiles", Method: http.MethodPut, Path: path, Upload: tarType,
 		Summary: "Copy files into the sandbox",
 		Description: "The body is a tar archive of any size. A sandbox is provided when there is none. Files that are there are replaced, each in one step. " +
-			"Names and links that lead out of the target, and sparse files, are refused; what came before them stays. Owners, set-id bits and devices are not taken.",
+			"Names that lead out of the target, sparse files and an archive without its end are refused; what came before stays. " +
+			"A symbolic link is kept as it is, but nothing is written through one that leads out. Owners, set-id bits and devices are not taken.",
 	}, h.writeFiles)
 }
 
