@@ -25,14 +25,18 @@ type outputInput struct {
 	Accept      string `header:"Accept" hidden:"true"`
 }
 
-// completeHeader says whether there may be more output later.
-const completeHeader = "X-Output-Complete"
+// completeHeader says whether the output is all that was written: not while there may
+// be more, and not when some was cut, for which cutHeader has the reason.
+const (
+	completeHeader = "X-Output-Complete"
+	cutHeader      = "X-Output-Cut"
+)
 
 func (h *handler) output(s *api.Service) {
 	api.Register(s, api.Operation{
 		ID: "readOutput", Method: http.MethodGet, Path: executionPath + "/output", Download: "application/octet-stream",
 		Scope: ScopeRead, Summary: "Read what an execution wrote",
-		Description: "The raw bytes that are there now, with Range and HEAD; " + completeHeader + " says whether it is all. " +
+		Description: "The raw bytes that are there now, with Range and HEAD; " + completeHeader + " says whether it is all, and " + cutHeader + " why not all was kept (limit, no_space, lost). " +
 			"With \"Accept: text/event-stream\" it is the event stream of an exec call, from any byte on, and goes on until the execution ends. A place behind all that was written so far is refused.",
 	}, h.readOutput)
 }
@@ -112,7 +116,11 @@ func (h *handler) content(ctx context.Context, x sojourn.Exec, which output.Stre
 		defer closeBody()
 		r, w := humago.Unwrap(hc)
 		w.Header().Set("Content-Type", "application/octet-stream")
-		w.Header().Set(completeHeader, strconv.FormatBool(done))
+		cut := outcomeOf(x, h.engine.Now()).OutputCut
+		w.Header().Set(completeHeader, strconv.FormatBool(done && cut == ""))
+		if cut != "" {
+			w.Header().Set(cutHeader, cut)
+		}
 		w.Header().Set(executionHeader, string(x.ID))
 		if done {
 			w.Header().Set("ETag", fmt.Sprintf(`"%s-%s-%d-%d"`, x.ID, which, offset, body.Size()))
