@@ -190,3 +190,19 @@ func TestEventsShowLittleOfAnArgv(t *testing.T) {
 		t.Errorf("%d arguments, the first of %d bytes, the second %q", len(got), len(got[0]), got[1])
 	}
 }
+
+// TestExecSaysWhatEndedItsSandbox: an exec that dies with its sandbox at the memory
+// limit says so.
+func TestExecSaysWhatEndedItsSandbox(t *testing.T) {
+	for why, want := range map[string]ExecReason{"killed": ExecSandboxLost, "out_of_memory": ExecOutOfMemory} {
+		f := execute(t, bareScene(t, SessionOpen), noon.Add(time.Minute), run("a", "detached"))
+		d := f.Decide(noon.Add(2 * time.Minute))
+		if err := d.EndLease(f.Lease.Epoch, LeaseLost, why); err != nil {
+			t.Fatal(err)
+		}
+		got := d.Change().Execs
+		if len(got) != 1 || got[0].State != ExecLost || got[0].Reason != want {
+			t.Errorf("%s: %+v, want %s", why, got, want)
+		}
+	}
+}
