@@ -8,8 +8,6 @@ import (
 	"github.com/sojourn-dev/sojourn/internal/store"
 )
 
-var errUnfinished = sojourn.Errorf(sojourn.CodeUnavailable, "This is not there yet.")
-
 // clientFree refuses a client's handle that a live session of the project has.
 func clientFree(tx *store.Tx, project sojourn.ProjectID, client string) error {
 	if client == "" {
