@@ -76,6 +76,7 @@ type Keeper struct {
 
 // New returns a keeper with no processes.
 func New(cfg Config) *Keeper {
+	catchIgnored()
 	if len(cfg.Places) > 0 {
 		cfg.MapPath = cfg.Places.Map
 	}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -82,11 +83,6 @@ func Main(args []string) int {
 		w := openWay(cfg, log)
 		defer w.close()
 	}
-	// A server under nohup ignores hangups, and what is ignored is inherited by every
-	// program that we would start. What is caught is not.
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, unix.SIGHUP)
-	defer signal.Stop(hangups)
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
 	defer stop()
 	defer context.AfterFunc(ctx, func() { k.shutdown(stopGrace) })() // not when Main ends by itself
@@ -97,6 +93,17 @@ func Main(args []string) int {
 	}
 	return 0
 }
+
+// catchIgnored makes this process catch the signals that whoever started it ignores: a
+// server under nohup hangups, one in the background of a script interrupts. What is
+// ignored is inherited by every program that is started, what is caught is not.
+var catchIgnored = sync.OnceFunc(func() {
+	for _, s := range []os.Signal{unix.SIGHUP, unix.SIGINT} {
+		if signal.Ignored(s) {
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
+	}
+})
 
 // takeToken reads the secret and removes it from the environment. It reports
 // whether the copy that /proc/PID/environ shows is gone as well.
