@@ -13,6 +13,8 @@ import (
 )
 
 const (
+	// execReadBytes bounds one read: large, because each is a round trip.
+	execReadBytes = 1 << 20
 	// execGather is how long a read that has output waits for more of it.
 	execGather = 2 * time.Millisecond
 	// execSpool is how much output a keeper holds that is not in files here: what
@@ -49,7 +51,7 @@ func (f *follow) attend(p place, w *output.Writer) (outcome, error) {
 	kills := f.b.e.memoryKills(p.c)
 	beside.Go(func() { f.mind(ctx, p) })
 
-	read := link.ReadParams{ProcessID: start.ProcessID, MaxBytes: readBytes, Wait: link.MaxWait, Gather: execGather}
+	read := link.ReadParams{ProcessID: start.ProcessID, MaxBytes: execReadBytes, Wait: link.MaxWait, Gather: execGather}
 	r, err := f.first(ctx, p, start, read, &beside)
 	var held heldOutput
 	for ; err == nil; r, err = p.c.peer.Read(ctx, read) {
