@@ -53,12 +53,19 @@ type driver struct {
 // namespace.
 func launchKeeper(t testing.TB, asInit bool) *driver {
 	t.Helper()
+	return launchKeeperBy(t, asInit)
+}
+
+// launchKeeperBy is launchKeeper with a command in front that starts it.
+func launchKeeperBy(t testing.TB, asInit bool, by ...string) *driver {
+	t.Helper()
 	d := &driver{t: t, socket: filepath.Join(t.TempDir(), "keeper.sock"), exited: make(chan struct{})}
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.cmd = exec.Command(exe, "keeper", "--socket", d.socket, "--epoch", "3")
+	argv := append(by, exe, "keeper", "--socket", d.socket, "--epoch", "3")
+	d.cmd = exec.Command(argv[0], argv[1:]...)
 	d.cmd.Env = append(os.Environ(), "SOJOURN_KEEPER_TOKEN="+testToken)
 	d.cmd.Stderr = &d.log
 	if asInit {

@@ -1,23 +1,15 @@
 package keeper_test
 
 import (
-	"os/signal"
 	"testing"
 
 	"golang.org/x/sys/unix"
 )
 
-// TestIgnoredSignalsAreNotInherited: how the server was started, under nohup for one,
-// changes nothing for the programs in its sandboxes.
+// TestIgnoredSignalsAreNotInherited: how the server was started, under nohup or in the
+// background of a script, changes nothing for the programs in its sandboxes.
 func TestIgnoredSignalsAreNotInherited(t *testing.T) {
-	ignored := []unix.Signal{unix.SIGHUP, unix.SIGINT}
-	for _, s := range ignored {
-		signal.Ignore(s)
-	}
-	d := launchKeeper(t, false)
-	for _, s := range ignored {
-		signal.Reset(s)
-	}
+	d := launchKeeperBy(t, false, "sh", "-c", `trap "" HUP INT; exec "$@"`, "sh")
 	p := d.peer(3)
 	for name, s := range map[string]unix.Signal{"HUP": unix.SIGHUP, "INT": unix.SIGINT} {
 		startOn(t, p, name, "sh", "-c", "kill -"+name+" $$; echo survived")
