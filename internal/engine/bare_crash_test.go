@@ -1,8 +1,6 @@
 package engine_test
 
 import (
-	"math/rand/v2"
-	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,7 +9,6 @@ import (
 	"github.com/sojourn-dev/sojourn/internal/engine"
 	"github.com/sojourn-dev/sojourn/internal/output"
 	"github.com/sojourn-dev/sojourn/internal/servertest"
-	"github.com/sojourn-dev/sojourn/internal/store"
 )
 
 // TestCrashAtEveryCommitOfALife kills the server before and after the commits in the
@@ -20,41 +17,22 @@ import (
 // is told twice.
 func TestCrashAtEveryCommitOfALife(t *testing.T) {
 	t.Parallel()
-	plain := tellLife(t, 0, false)
-	t.Logf("the story has %d commits", plain)
-	step := 8
-	if os.Getenv("SOJOURN_KILLS") != "" { // make chaos
-		step = 1
-	}
-	for at := 1 + rand.N(step); at <= plain; at += step {
-		for _, after := range []bool{false, true} {
-			name := "before " + itoa(int64(at))
-			if after {
-				name = "after " + itoa(int64(at))
-			}
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				tellLife(t, at, after)
-			})
+	crashEverywhere(t, 8, func(t *testing.T, at int, after bool) int {
+		if at > 0 {
+			t.Parallel()
 		}
-	}
+		return tellLife(t, at, after)
+	})
 }
 
 // tellLife tells the story with a death at a commit, or without one for 0, and returns
 // how many commits there were.
 func tellLife(t *testing.T, at int, after bool) int {
-	var crash *crashStore
-	starts := 0
-	s := serveBare(t, servertest.Config{WrapStore: func(inner store.Store) store.Store {
-		starts++
-		if starts != 2 { // the first start makes the session
-			return inner
-		}
-		crash = &crashStore{Store: inner, at: at, after: after, death: make(chan struct{})}
-		return crash
-	}})
+	m := &mortal{at: at, after: after}
+	s := serveBare(t, servertest.Config{WrapStore: m.wrap})
 	s.ref = s.createBare(engine.Create{Rotation: sojourn.Rotation{Hook: []string{"/bin/sh", "-c", "echo hook >> log"}}})
 	s.Restart()
+	crash := m.crash
 	crash.arm()
 	var now atomic.Pointer[engine.Engine]
 	now.Store(s.engine())

@@ -70,17 +70,30 @@ func (c *crashStore) commits() int {
 	return c.n
 }
 
-// TestCrashAtEveryCommit kills the server before and after every single commit
-// in the life of two turns with the loss of a sandbox between them, starts it
-// again, and wants the same story every time (G1, G2, G4, G5).
-func TestCrashAtEveryCommit(t *testing.T) { crashEverywhere(t, loseASandbox) }
+// mortal is a server's store whose second start may die at a commit: the first one
+// makes the session.
+type mortal struct {
+	at     int
+	after  bool
+	starts int
+	crash  *crashStore // of the second start
+}
 
-// crashEverywhere tells a story without a death, and then with one before and
-// after each of its commits: one in four of them, or all in make chaos.
-func crashEverywhere(t *testing.T, story func(*story)) {
-	plain := tellCrashStory(t, story, 0, false)
+func (m *mortal) wrap(inner store.Store) store.Store {
+	m.starts++
+	if m.starts != 2 {
+		return inner
+	}
+	m.crash = &crashStore{Store: inner, at: m.at, after: m.after, death: make(chan struct{})}
+	return m.crash
+}
+
+// crashEverywhere tells a story without a death, at commit 0, and then with one before
+// and after each of its commits: one in step of them, or all in make chaos. tell returns
+// how many commits there were.
+func crashEverywhere(t *testing.T, step int, tell func(t *testing.T, at int, after bool) int) {
+	plain := tell(t, 0, false)
 	t.Logf("the story has %d commits", plain)
-	step := 4
 	if os.Getenv("SOJOURN_KILLS") != "" { // make chaos
 		step = 1
 	}
@@ -92,25 +105,28 @@ func crashEverywhere(t *testing.T, story func(*story)) {
 			if after {
 				name = "after " + itoa(int64(at))
 			}
-			t.Run(name, func(t *testing.T) { tellCrashStory(t, story, at, after) })
+			t.Run(name, func(t *testing.T) { tell(t, at, after) })
 		}
 	}
+}
+
+// TestCrashAtEveryCommit kills the server before and after every single commit
+// in the life of two turns with the loss of a sandbox between them, starts it
+// again, and wants the same story every time (G1, G2, G4, G5).
+func TestCrashAtEveryCommit(t *testing.T) { crashTurns(t, loseASandbox) }
+
+// crashTurns is crashEverywhere for the story of a session with an agent.
+func crashTurns(t *testing.T, tell func(*story)) {
+	crashEverywhere(t, 4, func(t *testing.T, at int, after bool) int { return tellCrashStory(t, tell, at, after) })
 }
 
 // tellCrashStory tells the story with a death at a commit, or without one for 0,
 // and returns how many commits there were.
 func tellCrashStory(t *testing.T, tell func(*story), at int, after bool) int {
-	var crash *crashStore
-	starts := 0
-	s := begin(t, servertest.Config{WrapStore: func(inner store.Store) store.Store {
-		starts++
-		if starts != 2 { // the first start makes the session
-			return inner
-		}
-		crash = &crashStore{Store: inner, at: at, after: after, death: make(chan struct{})}
-		return crash
-	}})
+	m := &mortal{at: at, after: after}
+	s := begin(t, servertest.Config{WrapStore: m.wrap})
 	s.Restart()
+	crash := m.crash
 	crash.arm()
 	restarted := make(chan struct{})
 	done := make(chan struct{})

@@ -12,7 +12,7 @@ import (
 // commit while a session is suspended, goes on, and is rotated with its
 // processes. Whatever dies, files and conversation are carried; processes are,
 // or the log says that they were not (G1, G2, G3, G6, G7).
-func TestCrashAtEveryCommitOfADrain(t *testing.T) { crashEverywhere(t, suspendAndRotate) }
+func TestCrashAtEveryCommitOfADrain(t *testing.T) { crashTurns(t, suspendAndRotate) }
 
 func suspendAndRotate(s *story) {
 	first := s.insist("k1", "@remember harbour Veere", "@run echo one >> log")

@@ -3,7 +3,6 @@ package engine_test
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -150,40 +149,21 @@ func TestOutcomeIsWrittenWhenTheDiskHasRoomAgain(t *testing.T) {
 // order, with its whole output, and was charged once.
 func TestCrashAtEveryCommitOfExecs(t *testing.T) {
 	t.Parallel()
-	plain := tellExecStory(t, 0, false)
-	t.Logf("the story has %d commits", plain)
-	step := 2
-	if os.Getenv("SOJOURN_KILLS") != "" { // make chaos
-		step = 1
-	}
-	for at := 1 + rand.N(step); at <= plain; at += step {
-		for _, after := range []bool{false, true} {
-			name := "before " + itoa(int64(at))
-			if after {
-				name = "after " + itoa(int64(at))
-			}
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				tellExecStory(t, at, after)
-			})
+	crashEverywhere(t, 2, func(t *testing.T, at int, after bool) int {
+		if at > 0 {
+			t.Parallel()
 		}
-	}
+		return tellExecStory(t, at, after)
+	})
 }
 
 // tellExecStory tells the story with a death at a commit, or without one for 0, and
 // returns how many commits there were.
 func tellExecStory(t *testing.T, at int, after bool) int {
-	var crash *crashStore
-	starts := 0
-	s := beginExecs(t, servertest.Config{Rates: testRates, WrapStore: func(inner store.Store) store.Store {
-		starts++
-		if starts != 2 { // the first start makes the session
-			return inner
-		}
-		crash = &crashStore{Store: inner, at: at, after: after, death: make(chan struct{})}
-		return crash
-	}}, sojourn.Limits{})
+	m := &mortal{at: at, after: after}
+	s := beginExecs(t, servertest.Config{Rates: testRates, WrapStore: m.wrap}, sojourn.Limits{})
 	s.Restart()
+	crash := m.crash
 	first := s.engine()
 	crash.arm()
 	var next atomic.Pointer[engine.Engine]
