@@ -61,20 +61,29 @@ func WantsStream(r *http.Request) bool {
 // maxIdempotencyKey is how long an idempotency key may be.
 const maxIdempotencyKey = 255
 
-// Idempotency reads an Idempotency-Key and hashes the command that it stands
-// for, given as values that say everything about it. An empty key promises
-// nothing.
-func Idempotency(key string, command ...any) (string, [32]byte, error) {
-	if key == "" {
-		return "", [32]byte{}, nil
+// Idempotent is the header of the calls that make something.
+type Idempotent struct {
+	Key string `header:"Idempotency-Key" maxLength:"255" doc:"Makes a repetition of the same call harmless."`
+}
+
+// Of reads the header for the command that the values say everything about. An empty
+// key promises nothing.
+func (i Idempotent) Of(command ...any) (sojourn.Idempotency, error) {
+	if i.Key == "" {
+		return sojourn.Idempotency{}, nil
 	}
-	if len(key) > maxIdempotencyKey || strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", [32]byte{}, sojourn.Errorf(sojourn.CodeInvalid,
+	if len(i.Key) > maxIdempotencyKey || strings.ContainsFunc(i.Key, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return sojourn.Idempotency{}, sojourn.Errorf(sojourn.CodeInvalid,
 			"Idempotency-Key: 1 to %d visible ASCII characters.", maxIdempotencyKey)
 	}
 	text, err := json.Marshal(command)
 	if err != nil {
-		return "", [32]byte{}, sojourn.Errorf(sojourn.CodeInvalid, "The request cannot be repeated: %v.", err)
+		return sojourn.Idempotency{}, sojourn.Errorf(sojourn.CodeInvalid, "The request cannot be repeated: %v.", err)
 	}
-	return key, sha256.Sum256(text), nil
+	return sojourn.Idempotency{Key: i.Key, Hash: sha256.Sum256(text)}, nil
+}
+
+// SessionPath is the path parameter of most calls of a contract with sessions.
+type SessionPath struct {
+	SessionID string `path:"sessionId"`
 }

@@ -65,21 +65,21 @@ func TestWantsStream(t *testing.T) {
 }
 
 func TestIdempotencyHashesTheCommand(t *testing.T) {
-	key, a, err := Idempotency("k", "op", map[string]string{"b": "1", "a": "2"})
-	if err != nil || key != "k" {
-		t.Fatal(key, err)
+	a, err := Idempotent{"k"}.Of("op", map[string]string{"b": "1", "a": "2"})
+	if err != nil || a.Key != "k" {
+		t.Fatal(a.Key, err)
 	}
-	if _, same, _ := Idempotency("other", "op", map[string]string{"a": "2", "b": "1"}); same != a {
+	if same, _ := (Idempotent{"other"}).Of("op", map[string]string{"a": "2", "b": "1"}); same.Hash != a.Hash {
 		t.Error("the same command has another hash")
 	}
-	if _, other, _ := Idempotency("k", "op2", map[string]string{"a": "2", "b": "1"}); other == a {
+	if other, _ := (Idempotent{"k"}).Of("op2", map[string]string{"a": "2", "b": "1"}); other.Hash == a.Hash {
 		t.Error("another command has the same hash")
 	}
-	if key, hash, err := Idempotency("", "op"); key != "" || hash != [32]byte{} || err != nil {
-		t.Errorf("without a key: %q %v %v", key, hash, err)
+	if none, err := (Idempotent{}).Of("op"); none != (sojourn.Idempotency{}) || err != nil {
+		t.Errorf("without a key: %+v, %v", none, err)
 	}
 	for _, bad := range []string{"a b", "a\n", "ä", string(make([]byte, 256))} {
-		if _, _, err := Idempotency(bad, "op"); sojourn.CodeOf(err) != sojourn.CodeInvalid {
+		if _, err := (Idempotent{bad}).Of("op"); sojourn.CodeOf(err) != sojourn.CodeInvalid {
 			t.Errorf("key %q: %v, want invalid", bad, err)
 		}
 	}

@@ -8,6 +8,9 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
 	"github.com/sojourn-dev/sojourn"
 )
 
@@ -43,6 +46,29 @@ func EncodeFrame(seq int64, event string, data []byte) []byte {
 	b = append(b, "\ndata: "...)
 	b = append(b, data...)
 	return append(b, "\n\n"...)
+}
+
+// Log answers a read of an event log: with the events behind the cursor that follow
+// opens if the caller wants a stream, and with the page that page reads otherwise. name
+// and encode are those of [Stream].
+func Log[F Frame](ctx context.Context, name string, encode func(sojourn.Event) []byte,
+	follow func() (Cursor[F], error), page func() (any, error),
+) (*huma.StreamResponse, error) {
+	if !WantsStream(HTTP(ctx)) {
+		body, err := page()
+		if err != nil {
+			return nil, err
+		}
+		return Answer(http.StatusOK, body, nil), nil
+	}
+	cursor, err := follow()
+	if err != nil {
+		return nil, err
+	}
+	return &huma.StreamResponse{Body: func(hc huma.Context) {
+		r, w := humago.Unwrap(hc)
+		Stream(w, r, cursor, name, encode)
+	}}, nil
 }
 
 // Stream answers with the events behind cursor, for as long as the reader, the

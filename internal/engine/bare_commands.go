@@ -21,7 +21,7 @@ type ExecRequest struct {
 	// JSON value that its schema admits.
 	Tool        string
 	ToolInput   json.RawMessage
-	Idempotency Idempotency
+	Idempotency sojourn.Idempotency
 }
 
 // BareQuery selects bare sessions of a project, newest first. A zero field

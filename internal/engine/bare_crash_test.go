@@ -64,7 +64,7 @@ func tellLife(t *testing.T, at int, after bool) int {
 	}
 	run := func(key, script, want string) {
 		in := sh(script)
-		in.Idempotency = engine.Idempotency{Key: key}
+		in.Idempotency = sojourn.Idempotency{Key: key}
 		var x sojourn.Exec
 		s.until("exec "+key, func() bool {
 			_, got, err := now.Load().StartExec(s.patient(), s.ref, in)

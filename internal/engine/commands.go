@@ -15,13 +15,6 @@ type Ref struct {
 	ID       sojourn.SessionID
 }
 
-// Idempotency is a caller's promise that a command with this key is the same
-// command. The zero value promises nothing.
-type Idempotency struct {
-	Key  string
-	Hash [32]byte // of the request as the contract reads it
-}
-
 // Create is what a session is created from.
 type Create struct {
 	Project  sojourn.ProjectID
@@ -37,7 +30,7 @@ type Create struct {
 	Presence    sojourn.Presence
 	Carryover   sojourn.CarryoverPatch
 	InitialTurn []sojourn.Part // nil submits nothing
-	Idempotency Idempotency
+	Idempotency sojourn.Idempotency
 }
 
 // Created is a new session, or the one that the same command made before.
@@ -50,7 +43,7 @@ type Created struct {
 // Submit is what a turn is submitted from.
 type Submit struct {
 	Input       []sojourn.Part
-	Idempotency Idempotency
+	Idempotency sojourn.Idempotency
 }
 
 // Submitted is an accepted turn: durable, and certain to reach an end.

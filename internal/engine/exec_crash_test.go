@@ -180,7 +180,7 @@ func tellExecStory(t *testing.T, at int, after bool) int {
 	})
 	insist := func(key, script string) (x sojourn.Exec) {
 		in := sh(script)
-		in.Idempotency = engine.Idempotency{Key: key}
+		in.Idempotency = sojourn.Idempotency{Key: key}
 		in.Spec.Detached = key == "beside"
 		s.until("exec "+key, func() bool {
 			_, got, err := next.Load().StartExec(s.patient(), s.ref, in)

@@ -132,7 +132,7 @@ func TestRepeatedRequestStartsOneExec(t *testing.T) {
 	t.Parallel()
 	s := beginExecs(t, servertest.Config{}, sojourn.Limits{})
 	in := sh("echo x >> ran")
-	in.Idempotency = engine.Idempotency{Key: "k", Hash: [32]byte{1}}
+	in.Idempotency = sojourn.Idempotency{Key: "k", Hash: [32]byte{1}}
 	first := s.run(in)
 	s.want("id", s.run(in).ID, first.ID)
 	in.Idempotency.Hash = [32]byte{2}

@@ -29,7 +29,7 @@ type remembered struct {
 // once runs f unless a command with the same key has been carried out; then it
 // returns what that one made. The error code is idempotency_conflict when that
 // was another command.
-func once(tx *store.Tx, project sojourn.ProjectID, i Idempotency, f func() (remembered, error)) (remembered, error) {
+func once(tx *store.Tx, project sojourn.ProjectID, i sojourn.Idempotency, f func() (remembered, error)) (remembered, error) {
 	if i.Key == "" {
 		return f()
 	}

@@ -381,7 +381,7 @@ func TestOrphansOfTheBlobStore(t *testing.T) {
 func TestIdempotencyKeysAreForgotten(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		_, err := b.e.CreateSession(b.Context(), engine.Create{
-			Project: sojourn.DefaultProject, Contract: sojourn.ContractCloud, Idempotency: engine.Idempotency{Key: "k"},
+			Project: sojourn.DefaultProject, Contract: sojourn.ContractCloud, Idempotency: sojourn.Idempotency{Key: "k"},
 		})
 		if err != nil {
 			b.Fatal(err)

@@ -9,7 +9,7 @@ import (
 )
 
 type listInteractionsInput struct {
-	SessionPath
+	api.SessionPath
 	State string `query:"state" enum:"open,answered,expired,withdrawn" doc:"Only those in this state."`
 }
 
@@ -21,7 +21,7 @@ type InteractionsBody struct {
 type interactionsOutput struct{ Body InteractionsBody }
 
 type answerInput struct {
-	SessionPath
+	api.SessionPath
 	InteractionID string `path:"interactionId"`
 	Body          Answer
 }

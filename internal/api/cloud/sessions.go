@@ -9,22 +9,6 @@ import (
 	"github.com/sojourn-dev/sojourn/internal/engine"
 )
 
-// SessionPath is the path parameter of most calls.
-type SessionPath struct {
-	SessionID string `path:"sessionId"`
-}
-
-// Idempotent is the header of the calls that make something.
-type Idempotent struct {
-	Key string `header:"Idempotency-Key" maxLength:"255" doc:"Makes a repetition of the same call harmless."`
-}
-
-// of reads the header for the command that the values say everything about.
-func (i Idempotent) of(command ...any) (engine.Idempotency, error) {
-	key, hash, err := api.Idempotency(i.Key, command...)
-	return engine.Idempotency{Key: key, Hash: hash}, err
-}
-
 // SessionBody is an answer with one session.
 type SessionBody struct {
 	Session Session `json:"session"`
@@ -60,7 +44,7 @@ type CreatedSessionBody struct {
 }
 
 type createSessionInput struct {
-	Idempotent
+	api.Idempotent
 	Body *CreateSessionBody
 }
 
@@ -113,7 +97,7 @@ func (h *handler) createSession(ctx context.Context, in *createSessionInput) (*c
 			return nil, err
 		}
 	}
-	idem, err := in.of("cloud.createSession", in.Body)
+	idem, err := in.Of("cloud.createSession", in.Body)
 	if err != nil {
 		return nil, err
 	}
@@ -158,10 +142,10 @@ func (h *handler) listSessions(ctx context.Context, in *listSessionsInput) (*lis
 	return out, nil
 }
 
-func (h *handler) getSession(ctx context.Context, in *SessionPath) (*sessionOutput, error) {
+func (h *handler) getSession(ctx context.Context, in *api.SessionPath) (*sessionOutput, error) {
 	return h.sessionOutput(h.engine.Session(ctx, ref(ctx, in.SessionID)))
 }
 
-func (h *handler) archiveSession(ctx context.Context, in *SessionPath) (*sessionOutput, error) {
+func (h *handler) archiveSession(ctx context.Context, in *api.SessionPath) (*sessionOutput, error) {
 	return h.sessionOutput(h.engine.Archive(ctx, ref(ctx, in.SessionID)))
 }

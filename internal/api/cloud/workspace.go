@@ -93,7 +93,7 @@ func (h *handler) workspace(s *api.Service) {
 	}, h.getCapabilities)
 }
 
-func (h *handler) ensureWorkspace(ctx context.Context, in *SessionPath) (*sessionOutput, error) {
+func (h *handler) ensureWorkspace(ctx context.Context, in *api.SessionPath) (*sessionOutput, error) {
 	f, err := h.engine.EnsureWorkspace(ctx, ref(ctx, in.SessionID), h.config.WorkspaceWait)
 	if sojourn.CodeOf(err) == sojourn.CodeSessionArchived {
 		// An archived session cannot continue, and this call has one answer to

@@ -103,7 +103,7 @@ func mergeState(p *sojourn.CarryoverPatch, state json.RawMessage) error {
 func isNull(b json.RawMessage) bool { return string(bytes.TrimSpace(b)) == "null" }
 
 type contextInput struct {
-	SessionPath
+	api.SessionPath
 	Body ContextPatch
 }
 
@@ -150,7 +150,7 @@ func (h *handler) updateContext(ctx context.Context, in *contextInput) (*context
 	return &contextChangedOutput{Body: ContextChangedBody{s, shown}}, nil
 }
 
-func (h *handler) getContext(ctx context.Context, in *SessionPath) (*contextOutput, error) {
+func (h *handler) getContext(ctx context.Context, in *api.SessionPath) (*contextOutput, error) {
 	c, err := h.engine.Carryover(ctx, ref(ctx, in.SessionID))
 	if err != nil {
 		return nil, err

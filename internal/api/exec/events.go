@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/internal/api"
@@ -24,7 +23,7 @@ type Event struct {
 }
 
 type eventsInput struct {
-	SessionPath
+	api.SessionPath
 	Limit       int      `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"Of a page; a stream does not look at it."`
 	After       string   `query:"after" doc:"The seq of the last event that you have; 0 or absent for the whole log."`
 	Type        []string `query:"type,explode" doc:"Only events of these types, separated by commas or repeated."`
@@ -74,8 +73,7 @@ func typesOf(given []string) (types []sojourn.EventType, err error) {
 }
 
 func (h *handler) listEvents(ctx context.Context, in *eventsInput) (*huma.StreamResponse, error) {
-	r := api.HTTP(ctx)
-	after, err := api.After(r)
+	after, err := api.After(api.HTTP(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -83,23 +81,17 @@ func (h *handler) listEvents(ctx context.Context, in *eventsInput) (*huma.Stream
 	if err != nil {
 		return nil, err
 	}
-	at := ref(ctx, in.SessionID)
-	if api.WantsStream(r) {
-		cursor, err := h.engine.Follow(ctx, at, after)
-		if err != nil {
-			return nil, err
-		}
-		return &huma.StreamResponse{Body: func(hc huma.Context) {
-			r, w := humago.Unwrap(hc)
-			name, encode := frames(api.Snake(ctx))
-			api.Stream(w, r, filtered{cursor, types}, name, encode)
-		}}, nil
-	}
-	found, last, err := h.engine.EventsOf(ctx, at, after, in.Limit, types)
-	if err != nil {
-		return nil, err
-	}
-	return api.Answer(http.StatusOK, page(found, last, api.Snake(ctx)), nil), nil
+	at, snake := ref(ctx, in.SessionID), api.Snake(ctx)
+	name, encode := frames(snake)
+	return api.Log(ctx, name, encode,
+		func() (api.Cursor[hub.Frame], error) {
+			cursor, err := h.engine.Follow(ctx, at, after)
+			return filtered{cursor, types}, err
+		},
+		func() (any, error) {
+			found, last, err := h.engine.EventsOf(ctx, at, after, in.Limit, types)
+			return page(found, last, snake), err
+		})
 }
 
 // filtered is a cursor that shows some types.

@@ -136,19 +136,3 @@ where the call takes that header. X-RateLimit-Limit, -Remaining and -Reset (seco
 func ref(ctx context.Context, id string) engine.Ref {
 	return engine.Ref{Project: api.Caller(ctx).Project, Contract: sojourn.ContractExec, ID: sojourn.SessionID(id)}
 }
-
-// SessionPath is the path parameter of most calls.
-type SessionPath struct {
-	SessionID string `path:"sessionId"`
-}
-
-// Idempotent is the header of the calls that make something.
-type Idempotent struct {
-	Key string `header:"Idempotency-Key" maxLength:"255" doc:"Makes a repetition of the same call harmless."`
-}
-
-// of reads the header for the command that the values say everything about.
-func (i Idempotent) of(command ...any) (engine.Idempotency, error) {
-	key, hash, err := api.Idempotency(i.Key, command...)
-	return engine.Idempotency{Key: key, Hash: hash}, err
-}

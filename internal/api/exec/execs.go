@@ -49,8 +49,8 @@ type ExecBody struct {
 }
 
 type execInput struct {
-	SessionPath
-	Idempotent
+	api.SessionPath
+	api.Idempotent
 	Accept string `header:"Accept" hidden:"true"`
 	Body   ExecBody
 }
@@ -146,7 +146,7 @@ func (h *handler) exec(ctx context.Context, in *execInput) (*huma.StreamResponse
 	if err != nil {
 		return nil, err
 	}
-	if request.Idempotency, err = in.of("exec.exec", in.SessionID, in.Body); err != nil {
+	if request.Idempotency, err = in.Of("exec.exec", in.SessionID, in.Body); err != nil {
 		return nil, err
 	}
 	at := ref(ctx, in.SessionID)

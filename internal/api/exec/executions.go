@@ -11,7 +11,7 @@ import (
 
 // ExecutionPath names an execution of a session.
 type ExecutionPath struct {
-	SessionPath
+	api.SessionPath
 	ExecutionID string `path:"executionId"`
 }
 
@@ -21,7 +21,7 @@ const (
 )
 
 type executionsInput struct {
-	SessionPath
+	api.SessionPath
 	Before int64 `query:"before" minimum:"0" doc:"The nextBefore of the page before."`
 	Limit  int   `query:"limit" minimum:"1" maximum:"200" default:"50"`
 }

@@ -102,7 +102,7 @@ type WriteFilesBody struct {
 }
 
 type writeFilesInput struct {
-	SessionPath
+	api.SessionPath
 	Body WriteFilesBody
 }
 
@@ -114,7 +114,7 @@ type FilesBody struct {
 type filesOutput struct{ Body FilesBody }
 
 type readFileInput struct {
-	SessionPath
+	api.SessionPath
 	FilePath
 	Encoding string `query:"encoding" enum:"base64,text" default:"base64" doc:"text refuses a file that is not UTF-8, rather than change it."`
 }
@@ -130,7 +130,7 @@ type FileBody struct {
 type fileOutput struct{ Body FileBody }
 
 type listFilesInput struct {
-	SessionPath
+	api.SessionPath
 	Path      string `query:"path" maxLength:"4096" doc:"A directory; the working directory when absent."`
 	Recursive bool   `query:"recursive" doc:"What is in a directory follows behind the directory. No link is followed."`
 	Limit     int    `query:"limit" minimum:"1" maximum:"10000" default:"1000"`

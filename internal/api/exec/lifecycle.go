@@ -14,7 +14,7 @@ type StopBody struct {
 }
 
 type stopInput struct {
-	SessionPath
+	api.SessionPath
 	Body *StopBody
 }
 
@@ -22,7 +22,7 @@ func (h *handler) lifecycle(s *api.Service) {
 	for _, op := range []struct {
 		name, id, summary, description string
 		status                         int
-		do                             func(context.Context, *SessionPath) (*sessionOutput, error)
+		do                             func(context.Context, *api.SessionPath) (*sessionOutput, error)
 	}{
 		{
 			"start", "startSession", "Start a pending session",
@@ -51,27 +51,27 @@ func (h *handler) lifecycle(s *api.Service) {
 	}, h.stop)
 }
 
-func (h *handler) start(ctx context.Context, in *SessionPath) (*sessionOutput, error) {
+func (h *handler) start(ctx context.Context, in *api.SessionPath) (*sessionOutput, error) {
 	f, err := h.engine.StartSession(ctx, ref(ctx, in.SessionID), h.config.SandboxWait)
 	return h.shown(ctx, f, err)
 }
 
-func (h *handler) pause(ctx context.Context, in *SessionPath) (*sessionOutput, error) {
+func (h *handler) pause(ctx context.Context, in *api.SessionPath) (*sessionOutput, error) {
 	f, err := h.engine.PauseSession(ctx, ref(ctx, in.SessionID))
 	return h.shown(ctx, f, err)
 }
 
-func (h *handler) resume(ctx context.Context, in *SessionPath) (*sessionOutput, error) {
+func (h *handler) resume(ctx context.Context, in *api.SessionPath) (*sessionOutput, error) {
 	f, err := h.engine.ResumeSession(ctx, ref(ctx, in.SessionID), h.config.SandboxWait)
 	return h.shown(ctx, f, err)
 }
 
-func (h *handler) cancel(ctx context.Context, in *SessionPath) (*sessionOutput, error) {
+func (h *handler) cancel(ctx context.Context, in *api.SessionPath) (*sessionOutput, error) {
 	f, err := h.engine.CancelSession(ctx, ref(ctx, in.SessionID))
 	return h.shown(ctx, f, err)
 }
 
-func (h *handler) rotate(ctx context.Context, in *SessionPath) (*sessionOutput, error) {
+func (h *handler) rotate(ctx context.Context, in *api.SessionPath) (*sessionOutput, error) {
 	f, err := h.engine.RotateSession(ctx, ref(ctx, in.SessionID))
 	return h.shown(ctx, f, err)
 }
@@ -124,7 +124,7 @@ func (h *handler) presence(s *api.Service) {
 	}, h.reattach)
 }
 
-func (h *handler) heartbeat(ctx context.Context, in *SessionPath) (*heartbeatOutput, error) {
+func (h *handler) heartbeat(ctx context.Context, in *api.SessionPath) (*heartbeatOutput, error) {
 	f, err := h.engine.Heartbeat(ctx, ref(ctx, in.SessionID))
 	out, err := h.shown(ctx, f, err)
 	if err != nil {
@@ -151,7 +151,7 @@ type ApproveBody struct {
 }
 
 type approveInput struct {
-	SessionPath
+	api.SessionPath
 	Body ApproveBody
 }
 

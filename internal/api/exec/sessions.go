@@ -77,7 +77,7 @@ func (h *handler) shown(ctx context.Context, f sojourn.Facts, err error) (*sessi
 }
 
 type createInput struct {
-	Idempotent
+	api.Idempotent
 	Body *CreateBody
 }
 
@@ -140,7 +140,7 @@ func (h *handler) create(ctx context.Context, in *createInput) (*createOutput, e
 	if in.Body == nil {
 		in.Body = &CreateBody{}
 	}
-	idem, err := in.of("exec.createSession", in.Body)
+	idem, err := in.Of("exec.createSession", in.Body)
 	if err != nil {
 		return nil, err
 	}
@@ -213,13 +213,13 @@ func (h *handler) list(ctx context.Context, in *listInput) (*listOutput, error) 
 	return &listOutput{Body: out}, nil
 }
 
-func (h *handler) get(ctx context.Context, in *SessionPath) (*sessionOutput, error) {
+func (h *handler) get(ctx context.Context, in *api.SessionPath) (*sessionOutput, error) {
 	f, err := h.engine.Session(ctx, ref(ctx, in.SessionID))
 	return h.shown(ctx, f, err)
 }
 
 type updateInput struct {
-	SessionPath
+	api.SessionPath
 	Body UpdateBody
 }
 
@@ -249,7 +249,7 @@ func (h *handler) update(ctx context.Context, in *updateInput) (*sessionOutput, 
 	return h.shown(ctx, f, err)
 }
 
-func (h *handler) delete(ctx context.Context, in *SessionPath) (*successOutput, error) {
+func (h *handler) delete(ctx context.Context, in *api.SessionPath) (*successOutput, error) {
 	if err := h.engine.DeleteSession(ctx, ref(ctx, in.SessionID)); err != nil {
 		return nil, err
 	}

@@ -36,7 +36,7 @@ func toolOf(t sojourn.Tool) RegisteredTool {
 }
 
 type toolInput struct {
-	SessionPath
+	api.SessionPath
 	Body Tool
 }
 
@@ -84,7 +84,7 @@ func (h *handler) registerTool(ctx context.Context, in *toolInput) (*toolOutput,
 	return &toolOutput{Body: ToolBody{toolOf(t)}}, nil
 }
 
-func (h *handler) listTools(ctx context.Context, in *SessionPath) (*toolsOutput, error) {
+func (h *handler) listTools(ctx context.Context, in *api.SessionPath) (*toolsOutput, error) {
 	found, err := h.engine.Tools(ctx, ref(ctx, in.SessionID))
 	if err != nil {
 		return nil, err

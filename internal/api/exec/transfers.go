@@ -33,7 +33,7 @@ const (
 )
 
 type writeContentInput struct {
-	SessionPath
+	api.SessionPath
 	FilePath
 	Mode string `query:"mode" pattern:"^[0-7]{3,4}$" doc:"Its permissions, in octal; those of the old file when absent, or 0644."`
 }
@@ -46,13 +46,13 @@ type WrittenBody struct {
 type writtenOutput struct{ Body WrittenBody }
 
 type downloadInput struct {
-	SessionPath
+	api.SessionPath
 	FilePath
 	Archive string `query:"archive" enum:"tar" doc:"Answer with a tar archive of a file, too. A link is stored as a link."`
 }
 
 type uploadInput struct {
-	SessionPath
+	api.SessionPath
 	Path string `query:"path" maxLength:"4096" doc:"A directory, which is made if need be; the working directory when absent."`
 }
 

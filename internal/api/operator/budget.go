@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sojourn-dev/sojourn"
+	"github.com/sojourn-dev/sojourn/internal/api"
 )
 
 // BudgetLimits bounds what a session may use. Work is admitted below every limit,
@@ -84,7 +85,7 @@ type ChangeBudgetBody struct {
 }
 
 type changeBudgetInput struct {
-	SessionPath
+	api.SessionPath
 	Body ChangeBudgetBody
 }
 

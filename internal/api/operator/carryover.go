@@ -64,7 +64,7 @@ func carryoverBody(c sojourn.Carryover, err error) (*carryoverOutput, error) {
 }
 
 type changeCarryoverInput struct {
-	SessionPath
+	api.SessionPath
 	Body CarryoverPatch
 }
 
@@ -87,7 +87,7 @@ func tool(t sojourn.Tool) Tool {
 }
 
 type registerToolInput struct {
-	SessionPath
+	api.SessionPath
 	Body Tool
 }
 
@@ -122,7 +122,7 @@ func (h *handler) carryover(s *api.Service) {
 	}, h.registerTool)
 }
 
-func (h *handler) getCarryover(ctx context.Context, in *SessionPath) (*carryoverOutput, error) {
+func (h *handler) getCarryover(ctx context.Context, in *api.SessionPath) (*carryoverOutput, error) {
 	return carryoverBody(h.engine.Carryover(ctx, ref(ctx, in.SessionID)))
 }
 
@@ -131,7 +131,7 @@ func (h *handler) changeCarryover(ctx context.Context, in *changeCarryoverInput)
 	return carryoverBody(c, err)
 }
 
-func (h *handler) listTools(ctx context.Context, in *SessionPath) (*toolsOutput, error) {
+func (h *handler) listTools(ctx context.Context, in *api.SessionPath) (*toolsOutput, error) {
 	found, err := h.engine.Tools(ctx, ref(ctx, in.SessionID))
 	if err != nil {
 		return nil, err

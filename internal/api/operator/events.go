@@ -6,14 +6,14 @@ import (
 	"net/http"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/internal/api"
+	"github.com/sojourn-dev/sojourn/internal/hub"
 )
 
 type eventsInput struct {
-	SessionPath
+	api.SessionPath
 	Limit       int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"Of a page; a stream does not look at it."`
 	After       string `query:"after" doc:"The sequence number of the last event that you have; 0 or absent for the whole log."`
 	LastEventID string `header:"Last-Event-ID" doc:"The same; when both are sent it wins and after is not looked at."`
@@ -36,27 +36,17 @@ func (h *handler) events(s *api.Service) {
 }
 
 func (h *handler) listEvents(ctx context.Context, in *eventsInput) (*huma.StreamResponse, error) {
-	r := api.HTTP(ctx)
-	after, err := api.After(r)
+	after, err := api.After(api.HTTP(ctx))
 	if err != nil {
 		return nil, err
 	}
 	at := ref(ctx, in.SessionID)
-	if api.WantsStream(r) {
-		cursor, err := h.engine.Follow(ctx, at, after)
-		if err != nil {
-			return nil, err
-		}
-		return &huma.StreamResponse{Body: func(hc huma.Context) {
-			r, w := humago.Unwrap(hc)
-			api.Stream(w, r, cursor, "operator", frame)
-		}}, nil
-	}
-	found, head, err := h.engine.Events(ctx, at, after, in.Limit)
-	if err != nil {
-		return nil, err
-	}
-	return api.Answer(http.StatusOK, page(found, head), nil), nil
+	return api.Log(ctx, "operator", frame,
+		func() (api.Cursor[hub.Frame], error) { return h.engine.Follow(ctx, at, after) },
+		func() (any, error) {
+			found, head, err := h.engine.Events(ctx, at, after, in.Limit)
+			return page(found, head), err
+		})
 }
 
 // page projects events that were read from a log that ends at head. They may be

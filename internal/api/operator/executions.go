@@ -25,8 +25,8 @@ func messageOf(err error) string {
 }
 
 type startExecutionInput struct {
-	SessionPath
-	Idempotent
+	api.SessionPath
+	api.Idempotent
 	Body StartExecutionBody
 }
 
@@ -40,7 +40,7 @@ type executionOutput struct{ Body ExecutionBody }
 
 // ExecutionPath is the path of an execution.
 type ExecutionPath struct {
-	SessionPath
+	api.SessionPath
 	ExecutionID string `path:"executionId"`
 }
 
@@ -52,7 +52,7 @@ type getExecutionInput struct {
 }
 
 type listExecutionsInput struct {
-	SessionPath
+	api.SessionPath
 	Limit  int    `query:"limit" minimum:"1" maximum:"200" default:"50"`
 	Cursor string `query:"cursor" doc:"The nextCursor of the page before."`
 }
@@ -124,7 +124,7 @@ func (h *handler) startExecution(ctx context.Context, in *startExecutionInput) (
 	if err != nil {
 		return nil, err
 	}
-	if request.Idempotency, err = in.of("operator.startExecution", in.SessionID, in.Body); err != nil {
+	if request.Idempotency, err = in.Of("operator.startExecution", in.SessionID, in.Body); err != nil {
 		return nil, err
 	}
 	f, x, err := h.engine.StartExec(ctx, ref(ctx, in.SessionID), request)

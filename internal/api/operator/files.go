@@ -22,12 +22,12 @@ const tarType = "application/x-tar"
 const leftOutTrailer = "Sojourn-Left-Out"
 
 type readFilesInput struct {
-	SessionPath
+	api.SessionPath
 	Path string `query:"path" required:"true" minLength:"1" maxLength:"4096" doc:"A file or directory, absolute or below the workspace. A link is copied as a link, unless a slash follows."`
 }
 
 type writeFilesInput struct {
-	SessionPath
+	api.SessionPath
 	Path string `query:"path" required:"true" minLength:"1" maxLength:"4096" doc:"Where the files go, absolute or below the workspace."`
 	Top  string `query:"top" maxLength:"255" doc:"The one first name that the archive has. With it the copy goes where cp would put it: into the directory at path, or else under that name. Without, the files go into the directory at path, which is made if need be."`
 }

@@ -15,7 +15,7 @@ type StopBody struct {
 }
 
 type stopInput struct {
-	SessionPath
+	api.SessionPath
 	Body *StopBody
 }
 
@@ -28,7 +28,7 @@ type reattachInput struct{ Body ReattachBody }
 
 func (h *handler) lifecycle(s *api.Service) {
 	const path = "/operator/v1/sessions/{sessionId}"
-	bare := func(id, verb, summary, description string, handle func(context.Context, *SessionPath) (*sessionOutput, error)) {
+	bare := func(id, verb, summary, description string, handle func(context.Context, *api.SessionPath) (*sessionOutput, error)) {
 		api.Register(s, api.Operation{
 			ID: id, Method: http.MethodPost, Path: path + "/" + verb, Summary: summary, Description: description,
 		}, handle)
@@ -59,15 +59,15 @@ func (h *handler) lifecycle(s *api.Service) {
 	}, h.reattach)
 }
 
-func (h *handler) start(ctx context.Context, in *SessionPath) (*sessionOutput, error) {
+func (h *handler) start(ctx context.Context, in *api.SessionPath) (*sessionOutput, error) {
 	return h.sessionOutput(h.engine.StartSession(ctx, ref(ctx, in.SessionID), h.config.WorkspaceWait))
 }
 
-func (h *handler) pause(ctx context.Context, in *SessionPath) (*sessionOutput, error) {
+func (h *handler) pause(ctx context.Context, in *api.SessionPath) (*sessionOutput, error) {
 	return h.sessionOutput(h.engine.PauseSession(ctx, ref(ctx, in.SessionID)))
 }
 
-func (h *handler) resume(ctx context.Context, in *SessionPath) (*sessionOutput, error) {
+func (h *handler) resume(ctx context.Context, in *api.SessionPath) (*sessionOutput, error) {
 	return h.sessionOutput(h.engine.ResumeSession(ctx, ref(ctx, in.SessionID), h.config.WorkspaceWait))
 }
 
@@ -79,11 +79,11 @@ func (h *handler) stop(ctx context.Context, in *stopInput) (*sessionOutput, erro
 	return h.sessionOutput(h.engine.StopSession(ctx, ref(ctx, in.SessionID), reason))
 }
 
-func (h *handler) cancelSession(ctx context.Context, in *SessionPath) (*sessionOutput, error) {
+func (h *handler) cancelSession(ctx context.Context, in *api.SessionPath) (*sessionOutput, error) {
 	return h.sessionOutput(h.engine.CancelSession(ctx, ref(ctx, in.SessionID)))
 }
 
-func (h *handler) heartbeat(ctx context.Context, in *SessionPath) (*sessionOutput, error) {
+func (h *handler) heartbeat(ctx context.Context, in *api.SessionPath) (*sessionOutput, error) {
 	return h.sessionOutput(h.engine.Heartbeat(ctx, ref(ctx, in.SessionID)))
 }
 
@@ -92,6 +92,6 @@ func (h *handler) reattach(ctx context.Context, in *reattachInput) (*sessionOutp
 	return h.sessionOutput(h.engine.Reattach(ctx, at, in.Body.ClientID))
 }
 
-func (h *handler) deleteSession(ctx context.Context, in *SessionPath) (*struct{}, error) {
+func (h *handler) deleteSession(ctx context.Context, in *api.SessionPath) (*struct{}, error) {
 	return nil, h.engine.DeleteSession(ctx, ref(ctx, in.SessionID))
 }

@@ -16,7 +16,7 @@ import (
 )
 
 type portInput struct {
-	SessionPath
+	api.SessionPath
 	Port int `path:"port" minimum:"1" maximum:"65535"`
 }
 

@@ -74,12 +74,12 @@ func sandboxOf(s sojourn.SandboxSpec) *Sandbox {
 }
 
 type setNetworkInput struct {
-	SessionPath
+	api.SessionPath
 	Body Network
 }
 
 type rotateInput struct {
-	SessionPath
+	api.SessionPath
 	Body *RotateBody
 }
 
@@ -112,7 +112,7 @@ func (h *handler) setNetwork(ctx context.Context, in *setNetworkInput) (*session
 	return h.sessionOutput(h.engine.SetNetwork(ctx, ref(ctx, in.SessionID), in.Body.policy()))
 }
 
-func (h *handler) suspend(ctx context.Context, in *SessionPath) (*sessionOutput, error) {
+func (h *handler) suspend(ctx context.Context, in *api.SessionPath) (*sessionOutput, error) {
 	return h.sessionOutput(h.engine.Suspend(ctx, ref(ctx, in.SessionID)))
 }
 

@@ -12,7 +12,7 @@ import (
 )
 
 type shellInput struct {
-	SessionPath
+	api.SessionPath
 	Name     string   `query:"name" maxLength:"64" doc:"How the shell is found again; one is made up when absent."`
 	Reattach bool     `query:"reattach" doc:"Go on with the shell of this name instead of starting one."`
 	From     int64    `query:"from" default:"-1" doc:"With reattach: how many bytes of output the caller has; absent for all that is still held."`

@@ -16,8 +16,8 @@ type SubmitTurnBody struct {
 }
 
 type submitTurnInput struct {
-	SessionPath
-	Idempotent
+	api.SessionPath
+	api.Idempotent
 	Body SubmitTurnBody
 }
 
@@ -30,12 +30,12 @@ type SubmittedBody struct {
 type submittedOutput struct{ Body SubmittedBody }
 
 type runInput struct {
-	SessionPath
+	api.SessionPath
 	RunID string `path:"runId"`
 }
 
 type pageInput struct {
-	SessionPath
+	api.SessionPath
 	Limit  int    `query:"limit" minimum:"1" maximum:"100" default:"50"`
 	Cursor string `query:"cursor" doc:"The nextCursor of the page before."`
 }
@@ -90,7 +90,7 @@ func (h *handler) turns(s *api.Service) {
 }
 
 func (h *handler) submitTurn(ctx context.Context, in *submitTurnInput) (*submittedOutput, error) {
-	idem, err := in.of("operator.submitTurn", in.SessionID, in.Body)
+	idem, err := in.Of("operator.submitTurn", in.SessionID, in.Body)
 	if err != nil {
 		return nil, err
 	}
