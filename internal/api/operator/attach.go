@@ -52,7 +52,7 @@ func (h *handler) attachExecution(ctx context.Context, in *attachInput) (*huma.S
 		defer conn.CloseNow()
 		lasting, end := api.Lasting(r.Context())
 		defer end()
-		a := &attachment{h: h, at: at, id: in.id(), conn: conn, request: r.Context(), who: in.Writer, input: newInputQueue()}
+		a := &attachment{talk: newTalk(conn, r.Context(), in.Writer), h: h, at: at, id: in.id(), asks: make(chan shellAsks, 16)}
 		a.serve(lasting, in.From, in.Sent)
 	}}, nil
 }

@@ -1,12 +1,8 @@
 package operator
 
 import (
-	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/json"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/coder/websocket"
@@ -29,35 +25,22 @@ type attachSays struct {
 
 // attachment is one connection to an exec.
 type attachment struct {
-	h       *handler
-	at      engine.Ref
-	id      sojourn.ExecID
-	conn    *websocket.Conn
-	request context.Context
-	who     string // the writer
-	input   *inputQueue
-	asks    chan shellAsks // signals and sizes
+	talk
+	h    *handler
+	at   engine.Ref
+	id   sojourn.ExecID
+	asks chan shellAsks // signals and sizes
 }
 
 // serve carries an exec until it is over, or the caller is gone.
 func (a *attachment) serve(ctx context.Context, from, sent int64) {
-	a.who, a.asks = cmp.Or(a.who, rand.Text()), make(chan shellAsks, 16)
-	ctx, end := context.WithCancelCause(ctx)
-	// Ending a read breaks the connection, over which the reason is still to go.
-	reading, stopReading := context.WithCancel(context.WithoutCancel(ctx))
-	var busy sync.WaitGroup
-	defer busy.Wait()
-	defer stopReading()
-	defer end(nil)
 	begun := make(chan struct{}) // closed when it can be given input
-	busy.Go(func() { api.KeepAlive(ctx, a.conn) })
-	busy.Go(func() { end(a.listen(reading)) })
-	busy.Go(func() { a.obey(ctx) })
-	busy.Go(func() {
-		if err := a.feed(ctx, begun, sent); err != nil {
-			end(err)
-		}
-	})
+	feed := func(ctx context.Context) error { return a.feedOnce(ctx, begun, sent) }
+	a.during(ctx, a.heed, feed, func(ctx context.Context) { a.carry(ctx, from, begun) }, a.obey)
+}
+
+// carry shows the exec to its end, or tells the caller why it cannot.
+func (a *attachment) carry(ctx context.Context, from int64, begun chan<- struct{}) {
 	err := a.show(ctx, from, begun)
 	if err == nil {
 		a.conn.Close(websocket.StatusNormalClosure, "") // whether the caller read it is the caller's matter
@@ -70,26 +53,7 @@ func (a *attachment) serve(ctx context.Context, from, sent int64) {
 		return
 	}
 	code, message := api.Told(a.request, err)
-	last, cancel := context.WithTimeout(context.WithoutCancel(a.request), api.WriteTimeout)
-	defer cancel()
-	if a.say(last, attachSays{Error: &shellError{code, message}}) == nil {
-		a.conn.Close(api.SocketStatus(err), "") // it is over either way
-	}
-}
-
-func (a *attachment) say(ctx context.Context, s attachSays) error {
-	text, err := json.Marshal(s)
-	if err != nil {
-		return err
-	}
-	return a.send(ctx, websocket.MessageText, text)
-}
-
-func (a *attachment) send(ctx context.Context, kind websocket.MessageType, data []byte) error {
-	if err := a.conn.Write(ctx, kind, data); err != nil {
-		return errors.Join(errGone, err)
-	}
-	return nil
+	a.last(attachSays{Error: &shellError{code, message}}, api.SocketStatus(err))
 }
 
 // show sends what becomes of the exec and what it writes, to its end.
@@ -178,38 +142,17 @@ func (a *attachment) showOutput(ctx context.Context, from int64) error {
 	})
 }
 
-// listen reads what the caller sends, and returns why there is no more. It never
-// waits for the input to be taken, so that signals and pings come through.
-func (a *attachment) listen(ctx context.Context) error {
-	for {
-		kind, data, err := a.conn.Read(ctx)
-		if err != nil {
-			return errors.Join(errGone, err)
-		}
-		if kind == websocket.MessageBinary {
-			if err := a.input.put(data); err != nil {
-				return err
-			}
-			continue
-		}
-		var asks shellAsks
-		if err := json.Unmarshal(data, &asks); err != nil {
-			return sojourn.Errorf(sojourn.CodeInvalid, "A text frame is not what is understood here.")
-		}
-		// What the exec cannot do any more is no reason to end: its end is on its way.
-		switch {
-		case asks.EOF:
-			err = a.input.put(nil)
-		default:
-			select {
-			case a.asks <- asks:
-			default: // more of them than anybody means
-			}
-		}
-		if err != nil {
-			return err
-		}
+// heed takes note of what the caller asks. What the exec cannot do any more is no
+// reason to end: its end is on its way.
+func (a *attachment) heed(_ context.Context, asks shellAsks) error {
+	if asks.EOF {
+		return a.input.put(nil)
 	}
+	select {
+	case a.asks <- asks:
+	default: // more of them than anybody means
+	}
+	return nil
 }
 
 // obey does what the caller asks, in order.
@@ -240,28 +183,18 @@ func (a *attachment) do(ctx context.Context, asks shellAsks) {
 // askPatience is how long a signal and a change of size are tried.
 const askPatience = 5 * time.Second
 
-// feed gives the exec its input, once it runs, and says what it has taken.
-func (a *attachment) feed(ctx context.Context, begun <-chan struct{}, at int64) error {
+// feedOnce gives the exec its input, once it runs, and says what it has taken.
+func (a *attachment) feedOnce(ctx context.Context, begun <-chan struct{}, at int64) error {
 	select {
 	case <-begun:
 	case <-ctx.Done():
 		return nil
 	}
-	for {
-		data, ok := a.input.next(ctx)
-		if !ok {
+	return a.feed(ctx, at, func(ctx context.Context, at int64, data []byte) error {
+		err := a.h.engine.WriteExec(ctx, a.at, a.id, a.who, at, data, data == nil)
+		if code := sojourn.CodeOf(err); code == sojourn.CodeInvalidState || code == sojourn.CodeInvalid {
 			return nil
 		}
-		err := a.h.engine.WriteExec(ctx, a.at, a.id, a.who, at, data, data == nil)
-		if code := sojourn.CodeOf(err); err != nil && code != sojourn.CodeInvalidState && code != sojourn.CodeInvalid {
-			return err
-		}
-		at += int64(len(data)) // what an exec does not take any more is gone, as in a closed pipe
-		a.input.taken(len(data))
-		if data != nil {
-			if err := a.say(ctx, attachSays{Taken: &at}); err != nil {
-				return err
-			}
-		}
-	}
+		return err
+	}, func(at *int64) any { return attachSays{Taken: at} })
 }

@@ -2,14 +2,10 @@ package operator
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/json"
 	"errors"
-	"sync"
 
 	"github.com/coder/websocket"
 
-	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/internal/api"
 	"github.com/sojourn-dev/sojourn/internal/engine"
 )
@@ -58,43 +54,23 @@ type shellAsks struct {
 
 // terminal is one connection to a shell.
 type terminal struct {
-	sh      *engine.Shell
-	conn    *websocket.Conn
-	request context.Context
-	who     string // the writer
-	sent    int64  // of its input before the next frame; the reader's alone
-
-	input *inputQueue
+	talk
+	sh   *engine.Shell
+	sent int64 // of its input before the first frame
 }
 
-// Why a connection to a shell ends.
-var (
-	errDetach = errors.New("the caller detaches")
-	errGone   = errors.New("the caller is gone")
-)
+// errDetach ends a connection whose caller leaves the shell.
+var errDetach = errors.New("the caller detaches")
 
 // serve carries a shell until it has ended, or the caller has. It reports whether
 // the caller knows the shell's end.
 func (t *terminal) serve(ctx context.Context, rows, cols uint16) (told bool) {
-	if t.who == "" {
-		t.who = rand.Text()
-	}
-	t.input = newInputQueue()
-	ctx, end := context.WithCancelCause(ctx)
-	// Ending a read breaks the connection, over which the reason is still to go.
-	reading, stopReading := context.WithCancel(context.WithoutCancel(ctx))
-	var busy sync.WaitGroup
-	defer busy.Wait()
-	defer stopReading()
-	defer end(nil)
-	first := t.sent
-	busy.Go(func() { api.KeepAlive(ctx, t.conn) })
-	busy.Go(func() { end(t.listen(reading)) })
-	busy.Go(func() {
-		if err := t.feed(ctx, first); err != nil {
-			end(err)
-		}
-	})
+	t.during(ctx, t.heed, t.feedShell, func(ctx context.Context) { told = t.carry(ctx, rows, cols) })
+	return told
+}
+
+// carry shows the shell to its end, or tells the caller why it goes on without.
+func (t *terminal) carry(ctx context.Context, rows, cols uint16) (told bool) {
 	exit, err := t.show(ctx, rows, cols)
 	if err == nil && t.say(ctx, shellSays{Exit: &shellExit{exit.Code, exit.Signal, exit.Failure}}) == nil {
 		// The closing handshake says that the caller has read that far. Either of
@@ -123,30 +99,6 @@ func (t *terminal) part(ctx context.Context, err error) {
 		code, message := api.Told(t.request, err)
 		t.last(shellSays{Error: &shellError{code, message}}, api.SocketStatus(err))
 	}
-}
-
-// last says one thing more and closes, if that still goes through.
-func (t *terminal) last(s shellSays, status websocket.StatusCode) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.request), api.WriteTimeout)
-	defer cancel()
-	if t.say(ctx, s) == nil {
-		t.conn.Close(status, "") // it is over either way
-	}
-}
-
-func (t *terminal) say(ctx context.Context, s shellSays) error {
-	text, err := json.Marshal(s)
-	if err != nil {
-		return err
-	}
-	return t.send(ctx, websocket.MessageText, text)
-}
-
-func (t *terminal) send(ctx context.Context, kind websocket.MessageType, data []byte) error {
-	if err := t.conn.Write(ctx, kind, data); err != nil {
-		return errors.Join(errGone, err)
-	}
-	return nil
 }
 
 // show sends what the shell writes, and returns how it ended.
@@ -191,30 +143,6 @@ func (t *terminal) show(ctx context.Context, rows, cols uint16) (*engine.Exit, e
 	}
 }
 
-// listen reads what the caller sends, and returns why there is no more. It never
-// waits for the shell, so that signals and pings come through.
-func (t *terminal) listen(ctx context.Context) error {
-	for {
-		kind, data, err := t.conn.Read(ctx)
-		if err != nil {
-			return errors.Join(errGone, err)
-		}
-		if kind == websocket.MessageBinary {
-			if err := t.input.put(data); err != nil {
-				return err
-			}
-			continue
-		}
-		var asks shellAsks
-		if err := json.Unmarshal(data, &asks); err != nil {
-			return sojourn.Errorf(sojourn.CodeInvalid, "A text frame is not what is understood here.")
-		}
-		if err := t.heed(ctx, asks); err != nil {
-			return err
-		}
-	}
-}
-
 // heed does what the caller asks. What the shell cannot do any more is no reason
 // to end: its end is on its way.
 func (t *terminal) heed(ctx context.Context, asks shellAsks) error {
@@ -233,28 +161,18 @@ func (t *terminal) heed(ctx context.Context, asks shellAsks) error {
 	return nil
 }
 
-// feed gives the shell its input and says what it has taken.
-func (t *terminal) feed(ctx context.Context, at int64) error {
-	for {
-		data, ok := t.input.next(ctx)
-		if !ok {
-			return nil
-		}
+// feedShell gives the shell its input and says what it has taken.
+func (t *terminal) feedShell(ctx context.Context) error {
+	return t.feed(ctx, t.sent, func(ctx context.Context, at int64, data []byte) error {
 		var err error
 		if data == nil {
 			err = t.sh.CloseInput(ctx)
 		} else {
 			err = t.sh.Write(ctx, t.who, at, data)
 		}
-		if err != nil && !errors.Is(err, engine.ErrInputOver) {
-			return err
+		if errors.Is(err, engine.ErrInputOver) {
+			return nil
 		}
-		at += int64(len(data))
-		t.input.taken(len(data))
-		if data != nil {
-			if err := t.say(ctx, shellSays{Taken: &at}); err != nil {
-				return err
-			}
-		}
-	}
+		return err
+	}, func(at *int64) any { return shellSays{Taken: at} })
 }

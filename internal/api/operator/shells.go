@@ -76,7 +76,7 @@ func (h *handler) openShell(ctx context.Context, in *shellInput) (*huma.StreamRe
 		defer conn.CloseNow()
 		lasting, end := api.Lasting(r.Context())
 		defer end()
-		t := &terminal{sh: sh, conn: conn, request: r.Context(), who: in.Writer, sent: in.Sent}
+		t := &terminal{talk: newTalk(conn, r.Context(), in.Writer), sh: sh, sent: in.Sent}
 		if t.serve(lasting, uint16(in.Rows), uint16(in.Cols)) {
 			sh.Forget()
 		} else {
