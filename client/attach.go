@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"strconv"
 	"sync"
@@ -43,49 +42,28 @@ func (c *Client) Attach(ctx context.Context, o Attach) (Execution, error) {
 	if o.Patience == 0 {
 		o.Patience = time.Minute
 	}
-	t := &attachRun{c: c, o: o, writer: rand.Text(), input: newInput(), have: o.From, again: make(chan struct{}, 1)}
+	t := &attachRun{
+		carrier: carrier{c: c, patience: o.Patience, onCut: o.OnCut}, o: o, writer: rand.Text(), input: newInput(),
+		have: o.From, buf: make([]byte, 64<<10), again: make(chan struct{}, 1),
+	}
 	done := make(chan struct{})
 	defer close(done)
 	if o.Stdin != nil {
 		go t.input.read(o.Stdin, done)
 	}
-	alive, pause := time.Now(), firstPause
-	for {
-		err := t.connect(ctx)
-		refused, answered := errors.AsType[*Error](err)
-		switch {
-		case err == nil:
-			return t.last.Execution, nil
-		case ctx.Err() != nil:
-			return t.last.Execution, ctx.Err()
-		case answered && refused.Status < 500 && refused.Status != http.StatusTooManyRequests:
-			return t.last.Execution, err
-		}
-		if t.alive.After(alive) {
-			alive, pause = t.alive, firstPause
-		}
-		if time.Since(alive) > o.Patience {
-			return t.last.Execution, fmt.Errorf("execution %s: %w", o.Execution, err)
-		}
-		if o.OnCut != nil {
-			o.OnCut(err)
-		}
-		if err := wait(ctx, pause); err != nil {
-			return t.last.Execution, err
-		}
-		pause = min(2*pause, longPause)
-	}
+	err := t.keep(ctx, t.connect, func() bool { return false }, func() string { return "execution " + o.Execution })
+	return t.last.Execution, err
 }
 
 // attachRun is the state of one [Client.Attach] over its connections.
 type attachRun struct {
-	c      *Client
+	carrier
 	o      Attach
 	writer string
 	input  *input
 	have   int64 // bytes of output of both streams
 	stderr bool  // which stream the next bytes belong to
-	alive  time.Time
+	buf    []byte
 	last   StartedExecution
 	again  chan struct{} // of one: the size is to be sent again
 
@@ -99,56 +77,32 @@ func (t *attachRun) connect(ctx context.Context) error {
 	v := url.Values{
 		"from": {strconv.FormatInt(t.have, 10)}, "writer": {t.writer}, "sent": {strconv.FormatInt(t.input.rewind(), 10)},
 	}
-	ws, err := t.c.socket(ctx, of(t.o.Session, "executions", t.o.Execution, "attach"), v)
+	return t.converse(ctx, of(t.o.Session, "executions", t.o.Execution, "attach"), v, t.send, t.hear)
+}
+
+// hear shows output, and heeds what the server says. over reports the execution's end.
+func (t *attachRun) hear(ctx context.Context, _ *websocket.Conn, kind websocket.MessageType, frame io.Reader) (over bool, err error) {
+	if kind == websocket.MessageBinary {
+		err = t.show(frame)
+	} else {
+		err = t.told(frame)
+	}
 	if err != nil {
-		return err
+		return false, because(ctx, err)
 	}
-	defer ws.CloseNow()
-	ctx, cancel := context.WithCancelCause(ctx)
-	var busy sync.WaitGroup
-	defer busy.Wait()
-	defer cancel(nil)
-	watch := time.AfterFunc(2*t.c.stall, func() { cancel(errStalled) })
-	defer watch.Stop()
-	busy.Go(func() { keepAlive(ctx, ws, t.c.stall, watch) })
-	busy.Go(func() {
-		if err := t.send(ctx, ws); err != nil {
-			cancel(err)
-		}
-	})
-	buf := make([]byte, 64<<10)
-	for {
-		kind, frame, err := ws.Reader(ctx)
-		if err != nil {
-			return because(ctx, err)
-		}
-		watch.Reset(2 * t.c.stall)
-		t.alive = time.Now()
-		if kind == websocket.MessageBinary {
-			err = t.show(frame, buf)
-		} else {
-			err = t.told(frame)
-		}
-		if err != nil {
-			return because(ctx, err)
-		}
-		if t.last.Execution.Over() {
-			ws.Close(websocket.StatusNormalClosure, "") // the server may be gone by now
-			return nil
-		}
-	}
+	return t.last.Execution.Over(), nil
 }
 
 // show writes output as it comes.
-func (t *attachRun) show(frame io.Reader, buf []byte) error {
+func (t *attachRun) show(frame io.Reader) error {
 	to := t.o.Stdout
 	if t.stderr {
 		to = t.o.Stderr
 	}
 	for {
-		n, err := frame.Read(buf)
+		n, err := frame.Read(t.buf)
 		if n > 0 && to != nil {
-			if _, err := to.Write(buf[:n]); err != nil {
+			if _, err := to.Write(t.buf[:n]); err != nil {
 				return &Error{Code: "output_closed", Message: "The output could not be written: " + err.Error()}
 			}
 		}

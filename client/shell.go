@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -66,7 +65,9 @@ func (c *Client) Shell(ctx context.Context, o Shell) (ShellEnd, error) {
 	if o.Patience == 0 {
 		o.Patience = time.Minute
 	}
-	t := &shellRun{c: c, o: o, writer: rand.Text(), input: newInput()}
+	t := &shellRun{
+		carrier: carrier{c: c, patience: o.Patience, onCut: o.OnCut}, o: o, writer: rand.Text(), input: newInput(),
+	}
 	t.end.Name, t.have = o.Name, -1
 	if !o.Reattach {
 		t.have = 0
@@ -76,43 +77,18 @@ func (c *Client) Shell(ctx context.Context, o Shell) (ShellEnd, error) {
 	if o.Stdin != nil {
 		go t.input.read(o.Stdin, done)
 	}
-	alive, pause := time.Now(), firstPause
-	for {
-		err := t.connect(ctx)
-		refused, answered := errors.AsType[*Error](err)
-		switch {
-		case err == nil:
-			return t.end, nil
-		case ctx.Err() != nil:
-			return t.end, ctx.Err()
-		case !t.begun, answered && refused.Status < 500 && refused.Status != http.StatusTooManyRequests:
-			return t.end, err
-		}
-		if t.alive.After(alive) {
-			alive, pause = t.alive, firstPause
-		}
-		if time.Since(alive) > o.Patience {
-			return t.end, fmt.Errorf("shell %s: %w", t.end.Name, err)
-		}
-		if o.OnCut != nil {
-			o.OnCut(err)
-		}
-		if err := wait(ctx, pause); err != nil {
-			return t.end, err
-		}
-		pause = min(2*pause, longPause)
-	}
+	err := t.keep(ctx, t.connect, func() bool { return !t.begun }, func() string { return "shell " + t.end.Name })
+	return t.end, err
 }
 
 // shellRun is the state of one [Client.Shell] over its connections.
 type shellRun struct {
-	c      *Client
+	carrier
 	o      Shell
 	writer string
 	begun  bool // the shell is there
 	have   int64
 	end    ShellEnd
-	alive  time.Time
 	stderr bool // which stream the next bytes belong to
 	input  *input
 
@@ -152,43 +128,20 @@ func (t *shellRun) query() url.Values {
 // connect carries the shell over one connection. It returns nil when there is
 // nothing to go on with.
 func (t *shellRun) connect(ctx context.Context) error {
-	ws, err := t.c.socket(ctx, of(t.o.Session, "shell"), t.query())
+	return t.converse(ctx, of(t.o.Session, "shell"), t.query(), t.send, t.hear)
+}
+
+// hear shows output, and heeds what the server says. over says that it was its last
+// word.
+func (t *shellRun) hear(ctx context.Context, ws *websocket.Conn, kind websocket.MessageType, frame io.Reader) (over bool, err error) {
+	data, err := io.ReadAll(frame)
 	if err != nil {
-		return err
+		return false, because(ctx, err)
 	}
-	defer ws.CloseNow()
-	ctx, cancel := context.WithCancelCause(ctx)
-	var busy sync.WaitGroup
-	defer busy.Wait()
-	defer cancel(nil)
-	watch := time.AfterFunc(2*t.c.stall, func() { cancel(errStalled) })
-	defer watch.Stop()
-	busy.Go(func() { keepAlive(ctx, ws, t.c.stall, watch) })
-	busy.Go(func() {
-		if err := t.send(ctx, ws); err != nil {
-			cancel(err)
-		}
-	})
-	for {
-		kind, data, err := ws.Read(ctx)
-		if err != nil {
-			return because(ctx, err)
-		}
-		watch.Reset(2 * t.c.stall)
-		t.alive = time.Now()
-		if kind == websocket.MessageBinary {
-			err = t.show(ctx, ws, data)
-		} else {
-			var over bool
-			if over, err = t.told(data); over {
-				ws.Close(websocket.StatusNormalClosure, "") // the server may be gone by now
-				return err
-			}
-		}
-		if err != nil {
-			return err
-		}
+	if kind == websocket.MessageBinary {
+		return false, t.show(ctx, ws, data)
 	}
+	return t.told(data)
 }
 
 // keepAlive pings, so that a network that died in silence is noticed.
