@@ -180,10 +180,7 @@ func (b *bench) captureNow(still context.Context, c *compute, f *captureFlight) 
 		}
 		return false, err
 	}
-	notes := describe(&ck, got, false)
-	if got.Conversation.Exact { // no agent is there: nothing is all of it
-		ck.Conversation, ck.ConversationReason = sojourn.FidelityExact, ""
-	}
+	notes := describe(&ck, got, facts.Session.Worked, false)
 	if err := b.sealCapture(ck, notes); err != nil {
 		return false, err
 	}

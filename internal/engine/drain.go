@@ -175,11 +175,8 @@ func (f *drainedFiles) capture(ctx context.Context) error {
 		return nil
 	}
 	f.ck.AgentConversation = l.Conversation
-	f.notes = describe(&f.ck, got, len(row.State) > 0)
+	f.notes = describe(&f.ck, got, f.facts.Session.Worked, len(row.State) > 0)
 	f.ck.Stored += stored
-	if !f.facts.Session.Worked && got.Conversation.Exact { // no agent was there yet: nothing is all of it
-		f.ck.Conversation, f.ck.ConversationReason = sojourn.FidelityExact, ""
-	}
 	f.facts.Head = &sojourn.Checkpoint{Root: f.ck.Root, RootBytes: f.ck.RootBytes}
 	return nil
 }

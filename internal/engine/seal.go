@@ -60,7 +60,7 @@ func (e *Engine) seal(ctx context.Context, d *drive, facts sojourn.Facts) error 
 		ck.Conversation, ck.ConversationReason = sojourn.FidelityResultOnly, "capture_failed"
 		ck.Workspace, ck.WorkspaceReason = sojourn.FidelityNone, "capture_failed"
 	} else {
-		notes = describe(&ck, got, len(row.State) > 0)
+		notes = describe(&ck, got, true, len(row.State) > 0)
 	}
 	err = e.commit(ctx, d, func(_ *store.Tx, dec *sojourn.Decision) error {
 		if l := dec.Facts().Lease; gone != nil && l != nil && l.Epoch == r.Epoch {
@@ -76,9 +76,10 @@ func (e *Engine) seal(ctx context.Context, d *drive, facts sojourn.Facts) error 
 	return err
 }
 
-// describe writes what was captured into the record, and returns what there is
-// to tell besides. stateful says that the runtime has its conversations in files.
-func describe(ck *sojourn.Checkpoint, got checkpoint.Capture, stateful bool) (notes sojourn.CaptureNotes) {
+// describe writes what was captured into the record, and returns what there is to tell
+// besides. worked says that an agent has been there, and stateful that the runtime has
+// its conversations in files.
+func describe(ck *sojourn.Checkpoint, got checkpoint.Capture, worked, stateful bool) (notes sojourn.CaptureNotes) {
 	ck.Root, ck.RootBytes = string(got.Ref.ID), got.Ref.Bytes
 	for _, p := range got.Packs {
 		ck.Packs = append(ck.Packs, string(p.ID))
@@ -91,6 +92,9 @@ func describe(ck *sojourn.Checkpoint, got checkpoint.Capture, stateful bool) (no
 		// An agent that keeps it elsewhere, or that has lost it, would not find it
 		// again: nothing is not an exact copy of a conversation.
 		ck.Conversation, ck.ConversationReason = sojourn.FidelityResultOnly, "missing"
+	}
+	if got.Conversation.Exact && !worked { // nothing is all of it
+		ck.Conversation, ck.ConversationReason = sojourn.FidelityExact, ""
 	}
 	ck.Workspace, ck.WorkspaceReason = sojourn.FidelityNone, string(got.Workspace.Reason)
 	if got.Workspace.Exact {
