@@ -1,11 +1,16 @@
 package engine_test
 
 import (
+	"context"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+
+	"github.com/sojourn-dev/sojourn/internal/servertest"
+	"github.com/sojourn-dev/sojourn/internal/store"
 )
 
 // TestCrashAtEveryCommitOfADrain kills the server before and after every single
@@ -43,4 +48,66 @@ func (s *story) insistOn(command string, body any) {
 	s.until(command+" to be accepted", func() bool {
 		return s.Try(http.MethodPost, s.operator(command), "", body, new(facts))
 	})
+}
+
+// doubtStore dies with the commit that binds a sandbox with saved processes to its
+// lease: that happens, and who asked for it learns of an error. dead is closed when
+// something else is asked of the store after that.
+type doubtStore struct {
+	store.Store
+	dead chan struct{}
+
+	mu   sync.Mutex
+	held bool
+	once sync.Once
+}
+
+func (c *doubtStore) Update(ctx context.Context, fn func(*store.Tx) error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.held {
+		c.once.Do(func() { close(c.dead) })
+		return errDead
+	}
+	if err := c.Store.Update(ctx, fn); err != nil {
+		return err
+	}
+	err := c.View(ctx, func(tx *store.Tx) error {
+		open, err := tx.OpenLeases()
+		for _, l := range open {
+			c.held = c.held || l.Resumed != 0
+		}
+		return err
+	})
+	if c.held {
+		return errDead
+	}
+	return err
+}
+
+// TestNoSandboxIsReplacedOnceItMayBeHeld: the lease may say that its sandbox is the
+// one in which the processes go on, even if the commit that says so has failed. A
+// server that made another one in its place and died before it was restored would
+// leave an empty sandbox that passes for the resumed one (G5).
+func TestNoSandboxIsReplacedOnceItMayBeHeld(t *testing.T) {
+	doubt := &doubtStore{dead: make(chan struct{})}
+	starts := 0
+	s := begin(t, servertest.Config{WrapStore: func(inner store.Store) store.Store {
+		if starts++; starts != 1 {
+			return inner
+		}
+		doubt.Store = inner
+		return doubt
+	}})
+	s.completes("@remember harbour Veere", "@write log one")
+	s.Must(http.MethodPost, s.operator("/suspend"), nil, nil)
+	second := s.submit("@recall harbour", "@cat log")
+	<-doubt.dead // what the flight does when it has failed has begun
+	s.Kill()
+
+	s.want("second run", s.outlived(second), "completed")
+	s.want("said", strings.Join(s.said(second), "|"), "Veere|one\n")
+	s.want("sandboxes made", len(s.Fake.Created()), 2)
+	s.want("agents started", s.starts(), 1)
+	s.oneEnd()
 }

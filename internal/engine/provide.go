@@ -16,43 +16,51 @@ import (
 )
 
 // provide makes the sandbox of a lease, with what the session carries in it: its
-// files and conversation, and its processes where they were saved and can go on.
+// files and conversation, and its processes where they were saved and can go on. The
+// sandbox is bound to the lease once it is whole, and never replaced after that was
+// tried: a commit that failed may have happened all the same, and who reads that the
+// lease is held takes whatever sandbox there is for the one with the work.
 func (e *Engine) provide(ctx context.Context, facts sojourn.Facts, lease sojourn.Lease) (*compute, error) {
 	spec, err := e.spec(facts.Session, lease.Epoch)
 	if err != nil {
 		return nil, err
 	}
-	lost := ""
-	if h := facts.Head; h != nil && h.Processes != nil {
-		// What hangs must leave the time for a cold start.
-		resuming, cancel := context.WithTimeout(ctx, e.cfg.StartTimeout/2)
-		c, err := e.provideResumed(resuming, facts, spec)
-		cancel()
-		if err == nil {
-			return c, nil
-		}
-		if errors.Is(err, checkpoint.ErrCorrupt) || ctx.Err() != nil {
-			return nil, err
-		}
-		e.log.Warn("saved processes cannot go on", "session", lease.Session, "lease_epoch", lease.Epoch, "error", err)
-		lost = coldReason(err)
-		if err := e.cfg.Driver.Remove(ctx, handleOf(e.cfg.Driver, lease)); err != nil {
-			return nil, fmt.Errorf("clear a sandbox that could not be resumed: %w", err)
-		}
+	c, lost, err := e.revive(ctx, facts, lease, spec)
+	if err == nil && c == nil {
+		c, err = e.furnish(ctx, facts, lease, spec)
 	}
-	box, err := e.cfg.Driver.Create(ctx, spec)
-	if err != nil {
-		return nil, refusedSpec(err)
-	}
-	c, err := e.compute(ctx, lease, box)
 	if err != nil {
 		return nil, err
 	}
-	if err := e.furnish(ctx, facts, c, lost); err != nil {
+	if err := e.hold(ctx, facts, c, lost); err != nil {
 		c.close()
 		return nil, err
 	}
 	return e.register(c), nil
+}
+
+// revive makes the sandbox in which the saved processes of the head go on. Without
+// an error, no compute means that they cannot: there were none, or lost says why, and
+// nothing is left of the try.
+func (e *Engine) revive(ctx context.Context, facts sojourn.Facts, lease sojourn.Lease, spec sandbox.Spec) (c *compute, lost string, err error) {
+	if h := facts.Head; h == nil || h.Processes == nil {
+		return nil, "", nil
+	}
+	// What hangs must leave the time for a cold start.
+	resuming, cancel := context.WithTimeout(ctx, e.cfg.StartTimeout/2)
+	c, err = e.provideResumed(resuming, facts, spec)
+	cancel()
+	if err == nil {
+		return c, "", nil
+	}
+	if errors.Is(err, checkpoint.ErrCorrupt) || ctx.Err() != nil {
+		return nil, "", err
+	}
+	e.log.Warn("saved processes cannot go on", "session", lease.Session, "lease_epoch", lease.Epoch, "error", err)
+	if err := e.cfg.Driver.Remove(ctx, handleOf(e.cfg.Driver, lease)); err != nil {
+		return nil, "", fmt.Errorf("clear a sandbox that could not be resumed: %w", err)
+	}
+	return nil, coldReason(err), nil
 }
 
 // refusedSpec tells what no driver can do from what went wrong.
@@ -79,23 +87,27 @@ func (e *Engine) compute(ctx context.Context, l sojourn.Lease, box sandbox.Sandb
 	return &compute{session: l.Session, epoch: l.Epoch, box: box, gate: g, peer: newPeer(box, l.Epoch)}, nil
 }
 
-// furnish restores into a new sandbox what the session carries, while its keeper
-// boots, and binds it to the lease. lost says why saved processes are not in it.
-func (e *Engine) furnish(ctx context.Context, facts sojourn.Facts, c *compute, lost string) error {
+// furnish makes a sandbox and restores into it what the session carries, while its
+// keeper boots.
+func (e *Engine) furnish(ctx context.Context, facts sojourn.Facts, lease sojourn.Lease, spec sandbox.Spec) (*compute, error) {
+	box, err := e.cfg.Driver.Create(ctx, spec)
+	if err != nil {
+		return nil, refusedSpec(err)
+	}
+	c, err := e.compute(ctx, lease, box)
+	if err != nil {
+		return nil, err
+	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return c.greet(gctx) })
 	if h := facts.Head; h != nil {
 		g.Go(func() error { return e.restore(gctx, c.box.Dirs(), *h) })
 	}
 	if err := g.Wait(); err != nil {
-		return err
+		c.close()
+		return nil, err
 	}
-	return e.hold(ctx, facts, c, func(_ *store.Tx, d *sojourn.Decision) error {
-		if lost != "" {
-			d.LoseProcesses(c.epoch, lost)
-		}
-		return nil
-	})
+	return c, nil
 }
 
 // greet waits for the keeper.
@@ -104,15 +116,17 @@ func (c *compute) greet(ctx context.Context) error {
 	return err
 }
 
-// hold binds a sandbox to its lease, and decides with it what else is known.
-func (e *Engine) hold(ctx context.Context, facts sojourn.Facts, c *compute, with func(*store.Tx, *sojourn.Decision) error) error {
+// hold binds a sandbox to its lease. lost says why the saved processes of the head
+// are not in it; with none lost, they are.
+func (e *Engine) hold(ctx context.Context, facts sojourn.Facts, c *compute, lost string) error {
 	handle, err := json.Marshal(c.box.Handle())
 	if err != nil {
 		return fmt.Errorf("encode the sandbox handle: %w", err)
 	}
 	restored, conversation := sojourn.CheckpointID(""), ""
+	var processes *sojourn.ProcessState
 	if h := facts.Head; h != nil {
-		restored, conversation = h.ID, h.AgentConversation
+		restored, conversation, processes = h.ID, h.AgentConversation, h.Processes
 	}
 	return e.decide(ctx, c.session, func(tx *store.Tx, d *sojourn.Decision) error {
 		if err := d.HoldLease(c.epoch, handle, restored); err != nil {
@@ -121,7 +135,16 @@ func (e *Engine) hold(ctx context.Context, facts sojourn.Facts, c *compute, with
 		if err := d.SetConversation(c.epoch, conversation); err != nil {
 			return err
 		}
-		return with(tx, d)
+		if lost != "" {
+			d.LoseProcesses(c.epoch, lost)
+		}
+		if lost != "" || processes == nil {
+			return nil
+		}
+		if err := d.ResumeProcesses(c.epoch); err != nil || processes.Harness == nil {
+			return err
+		}
+		return tx.PutLeaseState(c.session, c.epoch, processes.Harness)
 	})
 }
 
@@ -163,20 +186,11 @@ func (e *Engine) provideResumed(ctx context.Context, facts sojourn.Facts, spec s
 		return nil, err
 	}
 	c := &compute{session: facts.Session.ID, epoch: spec.Epoch, box: box, gate: gate, peer: newPeer(box, spec.Epoch)}
-	err = c.greet(ctx)
-	if err == nil {
-		err = e.hold(ctx, facts, c, func(tx *store.Tx, d *sojourn.Decision) error {
-			if err := d.ResumeProcesses(c.epoch); err != nil || h.Processes.Harness == nil {
-				return err
-			}
-			return tx.PutLeaseState(c.session, c.epoch, h.Processes.Harness)
-		})
-	}
-	if err != nil {
+	if err := c.greet(ctx); err != nil {
 		c.close()
 		return nil, err
 	}
-	return e.register(c), nil
+	return c, nil
 }
 
 // coldReason is why processes are started anew, for people.
