@@ -19,9 +19,11 @@
 //   - Create is idempotent on session and epoch, and a sandbox never comes into
 //     being without a trace in the directory.
 //   - A sandbox outlives the server process: neither Close nor the death of the
-//     server ends it. Only Destroy, Remove, its own exit or the loss of the host do.
+//     server ends it. Only Kill, Destroy, Remove, its own exit or the loss of the host do.
 //   - ErrGone means that the sandbox does not run any more and never will again. A
 //     driver that cannot tell answers with another error.
+//   - A sandbox whose keeper answers nobody can still be ended, and its files be read:
+//     Kill asks nothing of what is inside.
 //   - After Destroy or Remove returned nil, no process and no file of the sandbox
 //     is left on the host.
 //   - What a driver cannot do is refused with ErrUnsupported, never ignored.

@@ -224,6 +224,7 @@ const (
 	EndOutOfMemory EndReason = "out_of_memory" // it was killed at its memory limit
 	EndDiskFull    EndReason = "disk_full"     // it was ended at its disk limit
 	EndSnapshot    EndReason = "snapshot"      // its processes were saved
+	EndKilled      EndReason = "killed"        // Kill ended its processes
 	EndDestroyed   EndReason = "destroyed"
 )
 
@@ -355,6 +356,14 @@ type Sandbox interface {
 	// Err is nil until Done is closed. Then it says why the sandbox ended and
 	// wraps ErrGone.
 	Err() error
+
+	// Kill ends all processes of the sandbox at once, whatever state they are in and
+	// without a word to the keeper, which may not answer any more. Its files stay,
+	// as [Driver.Remains] has them, until Destroy. After nil Done is closed, with the
+	// reason EndKilled unless the sandbox had ended before. An error means that
+	// processes may still run, as one does that the host's kernel holds: Kill can be
+	// tried again. It may be called twice and at the same time.
+	Kill(ctx context.Context) error
 
 	// Destroy ends the sandbox and removes all of it. It may be called twice and
 	// at the same time.

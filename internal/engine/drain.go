@@ -316,6 +316,9 @@ func (r ruin) Err() error             { return sandbox.ErrGone }
 
 func (r ruin) Dial(context.Context) (io.ReadWriteCloser, error) { return nil, sandbox.ErrGone }
 
+// Kill has nothing to end.
+func (r ruin) Kill(context.Context) error { return nil }
+
 // Destroy is not how a ruin is removed: the lease's end does that.
 func (r ruin) Destroy(context.Context) error { return sandbox.ErrUnsupported }
 

@@ -121,6 +121,15 @@ func (b *box) Err() error {
 	return b.err
 }
 
+// Kill ends the sandbox; see sandbox.Sandbox.
+func (b *box) Kill(context.Context) error {
+	if err := b.driver.Faults().KillErr; err != nil && b.Err() == nil {
+		return fmt.Errorf("kill sandbox %s: %w", b.key.session, err)
+	}
+	b.finish(sandbox.EndKilled, "its processes were killed")
+	return nil
+}
+
 func (b *box) Destroy(ctx context.Context) error { return b.driver.Remove(ctx, b.Handle()) }
 
 // Dial connects to the keeper.

@@ -56,6 +56,8 @@ type Faults struct {
 	// with DestroyErr if there is one.
 	DestroyFailures int
 	DestroyErr      error
+	// KillErr is what a sandbox's Kill fails with; it goes on.
+	KillErr error
 	// SnapshotErr is what Snapshot fails with; the sandbox goes on.
 	SnapshotErr error
 	// ResumeErr is what Prepare fails with.

@@ -60,6 +60,7 @@ func endGuard(ctx context.Context, guard local.Process) error {
 	if err := unix.Kill(guard.PID, unix.SIGTERM); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("end guard: %w", err)
 	}
+	_ = unix.Kill(guard.PID, unix.SIGCONT) // somebody may have stopped it
 	patient, cancel := context.WithTimeout(ctx, guardTime)
 	defer cancel()
 	err := guard.Wait(patient)

@@ -128,8 +128,20 @@ func createForever(open Open, dir string) int {
 }
 
 // processesOf returns the commands of processes that have to do with a driver's
-// directory: it is among their arguments, or mounted for them.
+// directory.
 func processesOf(t testing.TB, dir string) []string {
+	t.Helper()
+	var found []string
+	for _, proc := range procsOf(t, dir) {
+		line, _ := os.ReadFile(filepath.Join(proc, "cmdline")) // it may be gone
+		found = append(found, string(line))
+	}
+	return found
+}
+
+// procsOf returns the directories in /proc of processes that have to do with a driver's
+// directory: it is among their arguments, or mounted for them.
+func procsOf(t testing.TB, dir string) []string {
 	t.Helper()
 	var found []string
 	for _, proc := range glob(t, "/proc/[0-9]*") {
@@ -139,7 +151,7 @@ func processesOf(t testing.TB, dir string) []string {
 		line, _ := os.ReadFile(filepath.Join(proc, "cmdline"))
 		mounts, _ := os.ReadFile(filepath.Join(proc, "mountinfo")) // unreadable: not ours, or gone
 		if bytes.Contains(line, []byte(dir)) || bytes.Contains(mounts, []byte(dir)) {
-			found = append(found, string(line))
+			found = append(found, proc)
 		}
 	}
 	return found

@@ -65,6 +65,7 @@ func Run(t *testing.T, s Suite) {
 		{"WarmSnapshot", testWarmSnapshot},
 		{"WarmCrash", testWarmCrash},
 		{"Remains", testRemains},
+		{"Kill", testKill},
 		{"Snapshot", testSnapshot},
 		{"SnapshotRefused", testSnapshotRefused},
 		{"SnapshotBrokenOff", testSnapshotBrokenOff},

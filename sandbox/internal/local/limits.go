@@ -259,31 +259,20 @@ func (b *box) watchDisk() {
 		case b.machine.life.Err() != nil || b.Err() != nil:
 			return
 		case errors.Is(err, quota.ErrTooDeep): // or files could be hidden there
-			b.expel(sandbox.EndDiskFull, "its directories are nested too deep to be measured")
+			b.overfill("its directories are nested too deep to be measured")
 		case err == nil && used > limit:
-			b.expel(sandbox.EndDiskFull, "its files take more than its disk limit of "+Size(limit))
+			b.overfill("its files take more than its disk limit of " + Size(limit))
 		}
 		pause = max(watchEvery, watchShare*time.Since(began))
 	}
 }
 
-// expel ends the processes of the sandbox for a reason; its files stay.
-func (b *box) expel(reason sandbox.EndReason, detail string) {
-	b.intend(reason, detail)
+// overfill ends a sandbox with too many files. When that fails it is tried again after
+// the next measurement.
+func (b *box) overfill(detail string) {
 	ctx, cancel := context.WithTimeout(b.machine.life, cleanTime)
 	defer cancel()
-	c := b.cell // its own copy, which is looked for anew
-	ctx, s, leave, err := b.machine.enter(ctx, &c)
-	if err != nil {
-		return // the machine is closing; the next one measures again
-	}
-	defer leave()
-	b.saving.Lock() // nobody hears of the end before the files can be had again
-	defer b.saving.Unlock()
-	if c.load() != nil || s.box != b || b.Err() != nil {
-		return
-	}
-	_ = b.machine.launcher.Kill(ctx, &c) // tried again after the next measurement
+	_ = b.expel(ctx, sandbox.EndDiskFull, detail)
 }
 
 // verdict says why the first process has ended.
