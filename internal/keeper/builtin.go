@@ -32,6 +32,13 @@ var builtins = map[string]Program{
 	link.ProgramUnpack: unpackProgram,
 }
 
+// worksOnFiles are the builtins that may wait for a disk. The others wait for the
+// network, which takes no thread.
+var worksOnFiles = map[string]bool{
+	link.ProgramTar: true, link.ProgramUntar: true, link.ProgramRead: true, link.ProgramWrite: true,
+	link.ProgramList: true, link.ProgramPack: true, link.ProgramUnpack: true,
+}
+
 // isBuiltin reports whether a name is one that only a builtin may have.
 func isBuiltin(argv0 string) bool { return strings.HasPrefix(argv0, link.ProgramPrefix) }
 

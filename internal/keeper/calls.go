@@ -158,6 +158,12 @@ func (c *conn) dispatch(rq *request) (any, error) {
 	if err := unconfined(rq.Method, rq.Params); err != nil {
 		return nil, err
 	}
+	if strings.HasPrefix(rq.Method, "fs/") {
+		if err := c.k.slots.enter(c.ctx); err != nil {
+			return nil, err
+		}
+		defer c.k.slots.leave()
+	}
 	return h(c, rq)
 }
 

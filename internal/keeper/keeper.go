@@ -46,6 +46,9 @@ type Config struct {
 	// Init makes the keeper wait for every child, as PID 1 must and who takes in
 	// orphans.
 	Init bool
+	// Processes is how many processes and threads there may be in the sandbox, the
+	// keeper's among them; 0 is no limit.
+	Processes int
 	// Log gets what has no caller to tell; nil means nowhere.
 	Log *slog.Logger
 }
@@ -56,6 +59,7 @@ type Keeper struct {
 	log       *slog.Logger
 	reap      *reaper // nil when only programs run
 	freezer   freezer
+	slots     slots // of calls that may wait for a disk
 	startedAt time.Time
 	sessionID string
 	info      link.Info
@@ -82,7 +86,7 @@ func New(cfg Config) *Keeper {
 	}
 	k := &Keeper{
 		cfg: cfg, log: cfg.Log, startedAt: time.Now(), sessionID: rand.Text(), info: describe(cfg),
-		epoch: cfg.Epoch,
+		epoch: cfg.Epoch, slots: make(slots, diskSlots(cfg.Processes)),
 		procs: make(map[string]*process), conns: make(map[*conn]struct{}),
 	}
 	if k.log == nil {

@@ -44,6 +44,7 @@ func Main(args []string) int {
 	flags := flag.NewFlagSet("keeper", flag.ContinueOnError)
 	socket := flags.String("socket", "", "Unix socket of the driver")
 	epoch := flags.Int64("epoch", 0, "oldest epoch accepted")
+	limit := flags.Int("processes", 0, "most processes and threads in the sandbox, those of the keeper among them; 0 is no limit")
 	var places Places
 	flags.Var(&places, "place", "INSIDE=HOST: a directory of the sandbox that lies elsewhere; repeatable")
 	var given assignments
@@ -68,7 +69,7 @@ func Main(args []string) int {
 	if !wiped {
 		log.Warn("the keeper's token is still in the memory of its first environment")
 	}
-	cfg := Config{Epoch: *epoch, Init: os.Getpid() == 1, Log: log}
+	cfg := Config{Epoch: *epoch, Init: os.Getpid() == 1, Processes: *limit, Log: log}
 	if len(places) > 0 {
 		// There is no process namespace either, so orphans come to the keeper only
 		// when it asks for them.
@@ -78,6 +79,7 @@ func Main(args []string) int {
 		}
 		cfg.Init, cfg.Places, cfg.Env = true, places, given
 	}
+	limitThreads(cfg.Processes)
 	k := New(cfg)
 	if cfg, ok := systemWay(*socket); ok && os.Getpid() == 1 {
 		w := openWay(cfg, log)

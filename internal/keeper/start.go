@@ -210,6 +210,9 @@ func (k *Keeper) beginProgram(p *process, l launch) {
 		p.fail(f.exit())
 		return
 	}
+	if worksOnFiles[l.argv[0]] {
+		prog = k.slots.within(prog)
+	}
 	k.startProgram(p, prog, l)
 }
 

@@ -2,6 +2,7 @@ package sandboxtest
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/sojourn-dev/sojourn/internal/link"
 	"github.com/sojourn-dev/sojourn/sandbox"
@@ -189,6 +192,7 @@ func testProcessLimit(t *testing.T, d sandbox.Driver, c *cell) {
 	if u.Processes > 0 && u.ProcessDenied == 0 { // it is counted at all
 		t.Errorf("Usage = %+v, want some refused", u)
 	}
+	c.crowd()
 	// A group that could be changed from inside would be no limit.
 	if out, _ := c.run("sh", "-c", "for f in /sys/fs/cgroup/pids.max /sys/fs/cgroup/*/pids.max; do echo max >$f; done"); strings.Contains(out, "No such") {
 		t.Logf("there is no group to be seen inside: %s", out)
@@ -196,6 +200,36 @@ func testProcessLimit(t *testing.T, d sandbox.Driver, c *cell) {
 	c.run("sh", "-c", "i=0; while [ $i -lt 100 ]; do sleep 60 & i=$((i+1)); done")
 	if u := c.usage(); u.Processes > 64 {
 		t.Errorf("after a try to change the limit Usage = %+v, want at most 64 processes", u)
+	}
+}
+
+// crowd asks much of the keeper at a time, where there may be no more processes: it has
+// to do with the threads that it has.
+func (c *cell) crowd() {
+	c.t.Helper()
+	ctx := within(c.t)
+	data := make([]byte, 1<<20)
+	var all errgroup.Group
+	for i := range 64 {
+		name := fmt.Sprintf("%s/crowd-%d", sandbox.WorkspacePath, i)
+		id := "crowd-" + rand.Text()
+		all.Go(func() error {
+			if err := c.client.WriteFile(ctx, name, data); err != nil {
+				return err
+			}
+			_, err := c.client.ReadFile(ctx, name)
+			return errors.Join(err, c.client.RemovePath(ctx, name, false, false))
+		})
+		all.Go(func() error {
+			return c.client.Start(ctx, link.StartParams{ProcessID: id, Argv: []string{"sh", "-c", ":"}, Cwd: sandbox.WorkspacePath, Env: env})
+		})
+		all.Go(func() error { _, err := c.client.Processes(ctx); return err })
+	}
+	if err := all.Wait(); err != nil {
+		c.t.Fatalf("a keeper who is asked much where there may be no more processes says %v", err)
+	}
+	if _, err := c.client.Stats(ctx); err != nil {
+		c.t.Fatalf("a keeper who was asked much says %v", err)
 	}
 }
 

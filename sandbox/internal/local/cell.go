@@ -128,6 +128,7 @@ func (c *Cell) KeeperArgs() []string {
 		sandbox.KeeperPath, "keeper",
 		"--socket", sandbox.SocketDir + "/" + sandbox.SocketName,
 		"--epoch", strconv.FormatInt(c.Record.KeeperEpoch, 10),
+		"--processes", strconv.Itoa(c.Record.Limits.Processes),
 	}
 }
 
