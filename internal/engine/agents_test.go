@@ -72,7 +72,7 @@ func TestReplayIsNeitherLoggedNorCharged(t *testing.T) {
 // TestQuestionOutlastsTheHold: nobody is connected and nobody answers, for longer than
 // an idle sandbox lives.
 func TestQuestionOutlastsTheHold(t *testing.T) {
-	s := begin(t, servertest.Config{Terms: sojourn.Terms{Hold: 1500 * time.Millisecond}})
+	s := begin(t, servertest.Config{Terms: sojourn.Terms{Hold: shortHold}})
 	run := s.submit("@ask may I?")
 	question := s.asked()
 	first := s.session().Workspace.ExpiresAt

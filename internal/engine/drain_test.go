@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/internal/servertest"
@@ -91,7 +90,7 @@ func (s *story) starts() int { return s.Fake.Started() }
 
 func TestIdleSnapshotFreesTheSandboxAndTheNextUseResumes(t *testing.T) {
 	s := begin(t, servertest.Config{
-		Terms:   sojourn.Terms{Hold: 1500 * time.Millisecond},
+		Terms:   sojourn.Terms{Hold: shortHold},
 		Sandbox: sojourn.SandboxSpec{Idle: sojourn.IdleSnapshot},
 	})
 	s.completes("@remember a b")

@@ -178,7 +178,7 @@ func TestConversationThatCannotBeLoaded(t *testing.T) {
 }
 
 func TestIdleLeaseExpires(t *testing.T) {
-	s := begin(t, servertest.Config{Terms: sojourn.Terms{Hold: time.Second}})
+	s := begin(t, servertest.Config{Terms: sojourn.Terms{Hold: shortHold}})
 	s.completes("@say hi")
 	s.want("workspace", s.session().Workspace.State, "attached")
 	s.until("the hold to lapse", func() bool { return s.session().Workspace.State == "expired" }) // reading does not touch (LE-02)
@@ -199,8 +199,8 @@ func (s *story) sandboxes() int {
 }
 
 func TestLiveRunIsATouch(t *testing.T) { // LE-01
-	s := begin(t, servertest.Config{Terms: sojourn.Terms{Hold: 400 * time.Millisecond}})
-	id := s.submit("@sleep 1500", "@write late here")
+	s := begin(t, servertest.Config{Terms: sojourn.Terms{Hold: shortHold}})
+	id := s.submit("@sleep 4500", "@write late here")
 	s.until("a sandbox", func() bool { return s.session().Workspace.State == "attached" })
 	first := s.session().Workspace.ExpiresAt
 	s.want("run", s.ended(id).State, "completed")
@@ -210,8 +210,8 @@ func TestLiveRunIsATouch(t *testing.T) { // LE-01
 }
 
 func TestSilentSandboxEndsWithItsHold(t *testing.T) {
-	s := begin(t, servertest.Config{Terms: sojourn.Terms{Hold: 400 * time.Millisecond}})
-	id := s.submit("@say working", "@sleep 60000")
+	s := begin(t, servertest.Config{Terms: sojourn.Terms{Hold: shortHold}})
+	id := s.submit("@say working", "@sleep 300000")
 	s.speaks(id, "working")
 	s.Fake.Freeze(s.id)
 	r := s.ended(id)
@@ -221,8 +221,8 @@ func TestSilentSandboxEndsWithItsHold(t *testing.T) {
 }
 
 func TestCeilingEndsARun(t *testing.T) {
-	s := begin(t, servertest.Config{Terms: sojourn.Terms{Ceiling: 700 * time.Millisecond}})
-	id := s.submit("@say working", "@sleep 60000")
+	s := begin(t, servertest.Config{Terms: sojourn.Terms{Ceiling: 3 * time.Second}})
+	id := s.submit("@say working", "@sleep 300000")
 	r := s.ended(id)
 	s.want("run", r.State, "crashed")
 	s.want("stopReason", r.StopReason, "execution_deadline")

@@ -116,11 +116,11 @@ func TestNoExecStartsBeyondTheBudget(t *testing.T) {
 func TestDetachedExecsAreStoppedAtTheCostLimit(t *testing.T) {
 	t.Parallel()
 	s := beginExecs(t, servertest.Config{Rates: testRates}, sojourn.Limits{Cost: 3000})
-	in := sh("sleep 60")
+	in := sh("sleep 600")
 	in.Spec.Detached, in.Spec.Timeout = true, 0
 	x := s.wait(s.start(in))
 	s.want("reason", x.Reason, sojourn.ExecBudget)
-	if x.Cost < 3000 || x.EndedAt.Sub(x.StartedAt) > 20*time.Second {
+	if x.Cost < 3000 {
 		t.Errorf("it cost %d in %v", x.Cost, x.EndedAt.Sub(x.StartedAt))
 	}
 	s.want("limit", s.state().Ending.Limit, sojourn.LimitCost)

@@ -116,7 +116,7 @@ func TestFailuresThatAgentsHide(t *testing.T) {
 // TestBusyModelDoesNotOutlastTheTurn: the provider is busy for a minute, the agent
 // waits as it is told, and the turn ends at its deadline.
 func TestBusyModelDoesNotOutlastTheTurn(t *testing.T) {
-	s := relayed(t, &modeltest.Server{Key: providerKey}, servertest.Config{TurnDeadline: 3 * time.Second})
+	s := relayed(t, &modeltest.Server{Key: providerKey}, servertest.Config{TurnDeadline: 5 * time.Second})
 	run := s.submit("@mock retry 60", "@mock error 429")
 	r := s.ended(run)
 	s.want("run", r.State, "crashed")

@@ -18,7 +18,7 @@ import (
 
 func TestRunSurvivesRestarts(t *testing.T) {
 	s := begin(t, servertest.Config{})
-	id := s.submit("@work 2000 100", "@write done here")
+	id := s.submit("@work 5000 250", "@write done here")
 	s.speaks(id, "step 2 of 20")
 	for range 4 {
 		s.Restart()
@@ -192,11 +192,12 @@ func TestCancelRacesTheEnd(t *testing.T) {
 }
 
 func TestTurnDeadline(t *testing.T) {
-	s := begin(t, servertest.Config{TurnDeadline: time.Second})
-	id := s.submit("@say working", "@ignore-cancel", "@sleep 60000")
+	s := begin(t, servertest.Config{TurnDeadline: 3 * time.Second})
+	id := s.submit("@say working", "@ignore-cancel", "@sleep 300000")
 	r := s.ended(id)
 	s.want("run", r.State, "crashed")
 	s.want("stopReason", r.StopReason, "turn_deadline")
+	s.Reconfigure(func(c *servertest.Config) { c.TurnDeadline = 0 }) // however slow the machine is
 	s.completes("@say next")
 }
 

@@ -94,10 +94,10 @@ func (s *story) sealed(id string) {
 // TestSealingOutlivesItsLease: the agent was done and its files are there, so a
 // server that was down for longer than the hold still seals them (G5).
 func TestSealingOutlivesItsLease(t *testing.T) {
-	s, death := dyingAtSealing(t, sojourn.Terms{Hold: 500 * time.Millisecond})
+	s, death := dyingAtSealing(t, sojourn.Terms{Hold: shortHold})
 	id := s.submit("@write f text")
 	<-death
-	time.Sleep(time.Second) // the hold lapses while nobody is there
+	time.Sleep(shortHold + 100*time.Millisecond) // the hold lapses while nobody is there
 	s.Kill()
 	s.sealed(id)
 	s.until("the sandbox to be destroyed", func() bool { return s.sandboxes() <= 1 })
@@ -139,7 +139,7 @@ func TestRunWaitsForAnUnreachableSandbox(t *testing.T) {
 func TestWorkspaceIsNotReplacedWhileItIsSealed(t *testing.T) {
 	silent := make(chan struct{})
 	var s *story
-	s = begin(t, servertest.Config{Terms: sojourn.Terms{Hold: 500 * time.Millisecond}, WrapStore: atSealing(func(*sealingStore) {
+	s = begin(t, servertest.Config{Terms: sojourn.Terms{Hold: shortHold}, WrapStore: atSealing(func(*sealingStore) {
 		s.Fake.Freeze(s.id)
 		close(silent)
 	})})
@@ -158,7 +158,7 @@ func TestWorkspaceIsNotReplacedWhileItIsSealed(t *testing.T) {
 func TestSealingIsATouch(t *testing.T) {
 	row, _ := harness.RuntimeByID("script")
 	row.Synced = false
-	s := begin(t, servertest.Config{Runtimes: []harness.Runtime{row}, Terms: sojourn.Terms{Hold: time.Second}})
+	s := begin(t, servertest.Config{Runtimes: []harness.Runtime{row}, Terms: sojourn.Terms{Hold: 2 * time.Second}})
 	id := s.submit("@say hi")
 	s.speaks(id, "hi")
 	noise := filepath.Join(s.Dir, "sandboxes", s.id+"-1", "home", ".script-agent", "noise")

@@ -51,7 +51,11 @@ type (
 
 // patience bounds every wait of a story. It is long because machines are noisy,
 // and it is reached only when something is wrong.
-const patience = 30 * time.Second
+const patience = time.Minute
+
+// shortHold is the hold of leases that are to run out in a test. It is long enough for
+// a busy machine to touch the lease of what is in use.
+const shortHold = 3 * time.Second
 
 // story is one session on one server.
 type story struct {

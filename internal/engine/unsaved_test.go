@@ -45,7 +45,7 @@ func (s *story) copyIn(name, text string) {
 // TestFilesPutIntoASandboxSurviveIt: what somebody has put into a sandbox outside a
 // run is captured before the sandbox goes, whichever way it goes (G6).
 func TestFilesPutIntoASandboxSurviveIt(t *testing.T) {
-	hold := sojourn.Terms{Hold: 1500 * time.Millisecond}
+	hold := sojourn.Terms{Hold: shortHold}
 	expires := func(s *story) {
 		s.until("the hold to run out", func() bool { return s.session().Workspace.State == "expired" })
 	}
@@ -89,9 +89,8 @@ func TestFilesPutIntoASandboxSurviveIt(t *testing.T) {
 // TestUseAtTheEndOfAHoldLosesNoFiles: the first use after the hold has run out comes
 // before, while or after the lease is tended to; it finds the files each time.
 func TestUseAtTheEndOfAHoldLosesNoFiles(t *testing.T) {
-	const hold = 2 * time.Second // long enough for a busy machine to keep a run
-	s := begin(t, servertest.Config{Terms: sojourn.Terms{Hold: hold}})
-	for range 4 {
+	s := begin(t, servertest.Config{Terms: sojourn.Terms{Hold: shortHold}})
+	for range 3 {
 		s.id = s.create()
 		s.copyIn("f", "put here")
 		time.Sleep(time.Until(s.session().Workspace.ExpiresAt)) // the moment itself is what is tested
@@ -101,7 +100,7 @@ func TestUseAtTheEndOfAHoldLosesNoFiles(t *testing.T) {
 
 // TestUnusedSandboxLeavesNoCheckpoint: where nothing was put, nothing is captured.
 func TestUnusedSandboxLeavesNoCheckpoint(t *testing.T) {
-	s := begin(t, servertest.Config{Terms: sojourn.Terms{Hold: 1500 * time.Millisecond}})
+	s := begin(t, servertest.Config{Terms: sojourn.Terms{Hold: shortHold}})
 	s.Must(http.MethodPut, s.path("/workspace"), nil, nil)
 	s.until("the sandbox to be given back", func() bool { return s.sandboxes() == 0 })
 	s.want("continuation", s.session().Continuation.State, "fresh")
