@@ -91,7 +91,7 @@ func TestEndsOfExecs(t *testing.T) {
 		"deaf to TERM":    {in: within(sh("trap '' TERM; while :; do sleep 0.1; done"), 3*time.Second, 100*time.Millisecond), code: -1, signal: "SIGKILL", reason: sojourn.ExecTimeout},
 		"obeys TERM":      {in: within(sh("trap 'exit 7' TERM; while :; do sleep 0.1; done"), 3*time.Second, patience), code: 7, reason: sojourn.ExecTimeout},
 		"no stdin":        {in: sh("cat; exit 4"), code: 4},
-		"leaves a child":  {in: sh("sleep 300 & exit 5"), code: 5},
+		"leaves a child":  {in: sh("touch here; while [ -e here ]; do sleep 0.1; done & exit 5"), code: 5},
 		"closes its pipe": {in: sh("exec >&- 2>&-; sleep 0.2; exit 6"), code: 6},
 	} {
 		in := c.in

@@ -212,3 +212,38 @@ func TestEndingTellsTheTruth(t *testing.T) {
 		t.Errorf("true needed %d bytes", o.MaxRSSBytes)
 	}
 }
+
+// TestCloseEndsTheGraceOfWhatWasRemoved: a process was ended and is forgotten, what it
+// left behind has an hour to obey, and the keeper ends before that.
+func TestCloseEndsTheGraceOfWhatWasRemoved(t *testing.T) {
+	t.Parallel()
+	k, dial := serve(t, keeper.Config{})
+	c := dial()
+	start(t, c, link.StartParams{ProcessID: "p", Argv: []string{
+		"sh", "-c", `sh -c 'trap "" TERM; echo $$ ready; while :; do sleep 0.01; done' & wait`,
+	}})
+	left := pids(t, await(t, c, "p", "ready"))
+	if _, err := c.Terminate(t.Context(), "p", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if o := follow(t, c, "p"); o.Signal != "SIGTERM" {
+		t.Fatalf("signal %q", o.Signal)
+	}
+	if err := c.Remove(t.Context(), "p"); err != nil {
+		t.Fatal(err)
+	}
+	if len(left) != 1 || !alive(left[0]) {
+		t.Fatalf("left behind are %v, want one that is alive", left)
+	}
+	closed := make(chan error)
+	go func() { closed <- k.Close() }()
+	select {
+	case err := <-closed:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("the keeper waits for the grace to end")
+	}
+	untilDead(t, left[0])
+}

@@ -256,8 +256,7 @@ func (k *Keeper) evictLocked() bool {
 		}
 		select {
 		case <-p.over:
-			delete(k.procs, p.id)
-			p.spool.remove()
+			k.dropLocked(p)
 			return true
 		default:
 		}
@@ -273,10 +272,30 @@ func (k *Keeper) remove(p *process) error {
 		}
 	}
 	k.mu.Lock()
-	delete(k.procs, p.id)
-	k.mu.Unlock()
-	p.spool.remove()
+	defer k.mu.Unlock()
+	k.dropLocked(p)
 	return nil
+}
+
+// dropLocked takes a process that has ended, or is killed, out of the list. What it
+// left behind may have been given a grace, which ends with the keeper at the latest.
+func (k *Keeper) dropLocked(p *process) {
+	delete(k.procs, p.id)
+	p.spool.remove()
+	swept := p.sweeping()
+	if swept == nil {
+		return
+	}
+	k.wg.Go(func() {
+		select {
+		case <-swept:
+			return
+		case <-k.ctx.Done():
+		}
+		if err := p.terminate(0, os.Getpid(), &k.wg); err != nil {
+			k.log.Warn("kill what a process has left", "process", p.id, "err", err)
+		}
+	})
 }
 
 // shutdown terminates every process and says when all are gone.

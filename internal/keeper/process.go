@@ -164,6 +164,13 @@ func (p *process) terminate(grace time.Duration, self int, wg *sync.WaitGroup) e
 	return err
 }
 
+// sweeping returns what is closed when a kill that is due is over; nil when none is.
+func (p *process) sweeping() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.swept
+}
+
 // arm starts the time of a process that has a timeout.
 func (p *process) arm(k *Keeper) {
 	if p.timeout == 0 {
