@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"slices"
 	"testing"
 	"time"
 )
@@ -123,7 +124,8 @@ func TestKillNamingEndsAllThatNameIt(t *testing.T) {
 		t.Error("another process was killed")
 	}
 	_ = script.Wait()
-	if ps, err := ProcessesNaming(os.Args[0]); err != nil || len(ps) != 0 {
+	ps, err := ProcessesNaming(os.Args[0]) // whoever has started the test may name it, too
+	if err != nil || slices.ContainsFunc(ps, func(p Process) bool { return p.PID == os.Getpid() }) {
 		t.Errorf("a process found itself: %v, %v", ps, err)
 	}
 }
