@@ -54,6 +54,7 @@
 // A broken connection fails its calls with an error that is [ErrDisconnected];
 // an answer from the far side is an [*Error] and matches the typed errors of
 // this package with errors.Is. A connection on which a call waits and nothing
-// is heard for a minute counts as broken. A Peer repeats only what is safe to repeat:
+// is heard for a minute counts as broken. Whether there is still somebody behind a Peer
+// that accepts connections is what [Peer.AwaitSilence] says. A Peer repeats only what is safe to repeat:
 // reads by sequence, starts by process id, writes by write id.
 package link

@@ -35,6 +35,8 @@ type Peer struct {
 	// connection broke is said again on the next.
 	forgotten []string
 	wg        sync.WaitGroup
+
+	attention attention
 }
 
 // attempt is one search for a connection, shared by all callers that wait.
@@ -50,7 +52,7 @@ type attempt struct {
 // NewPeer returns a peer that dials with dial. It does not dial by itself
 // before the first call.
 func NewPeer(dial func(context.Context) (Transport, error), o Options) *Peer {
-	return &Peer{dial: dial, o: o, resume: o.Resume}
+	return &Peer{dial: dial, o: o, resume: o.Resume, attention: attention{asked: make(chan struct{}, 1)}}
 }
 
 // errPeerClosed answers calls after Close.
@@ -68,6 +70,7 @@ func (p *Peer) Close() error {
 	}
 	client := p.client
 	p.mu.Unlock()
+	p.attention.raise()
 	if client != nil {
 		_ = client.Close() // a search that has ended may still be saying something
 	}
@@ -212,12 +215,13 @@ func (p *Peer) finish(a *attempt, client *Client, err error) {
 // retry makes a call on the peer's connection and repeats it on the next one
 // when the connection breaks. again tells call that an earlier attempt may
 // have been carried out although its answer was lost.
-func retry[T any](ctx context.Context, p *Peer, call func(c *Client, again bool) (T, error)) (T, error) {
+func retry[T any](ctx context.Context, p *Peer, call func(c *Client, again bool) (T, error)) (v T, err error) {
+	p.attention.begin()
+	defer func() { p.attention.end(err) }()
 	for n := 0; ; n++ {
 		c, err := p.connect(ctx)
 		if err != nil {
-			var none T
-			return none, err
+			return v, err
 		}
 		v, err := call(c, n > 0)
 		if err == nil || !errors.Is(err, ErrDisconnected) {
