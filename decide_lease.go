@@ -234,6 +234,22 @@ func (d *Decision) NoteLimits(epoch int64, counts map[string]int64) {
 	d.emit(EventWorkspaceLimit, turn, run, map[string]any{"epoch": epoch, "limits": counts})
 }
 
+// NoteSilence records that the keeper of an open lease's sandbox has answered nothing
+// for a time, so that the sandbox is about to be ended from outside.
+func (d *Decision) NoteSilence(epoch int64, silence time.Duration) {
+	if l := d.facts.Lease; l == nil || l.Epoch != epoch || l.State.Terminal() {
+		return
+	}
+	turn, run := TurnID(""), RunID("")
+	if r := d.facts.Active; r != nil {
+		turn, run = r.Turn, r.ID
+	}
+	d.emit(EventWorkspaceSilent, turn, run, map[string]any{
+		"epoch": epoch, "silentMs": silence.Milliseconds(),
+		"detail": "The sandbox's keeper did not answer for " + silence.String() + ": the sandbox is ended.",
+	})
+}
+
 // EndLease ends the lease for good. Ending an ended lease changes nothing.
 func (d *Decision) EndLease(epoch int64, to LeaseState, why string) error {
 	if d.current(epoch) != nil {

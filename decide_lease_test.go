@@ -112,6 +112,22 @@ func TestAnEndedLeaseSaysSoOnce(t *testing.T) {
 	}
 }
 
+// TestSilenceIsToldOfAnOpenLease, with for how long, and of no other.
+func TestSilenceIsToldOfAnOpenLease(t *testing.T) {
+	silent := func(epoch int64) func(*Decision) error {
+		return func(d *Decision) error { d.NoteSilence(epoch, time.Minute); return nil }
+	}
+	c := decideOn(t, scene(t, RunActive, LeaseHeld), silent(1)).Change()
+	if len(c.Events) != 1 || c.Events[0].Type != EventWorkspaceSilent || c.Events[0].Run != theRun || payload(t, c.Events[0])["silentMs"] != 60000.0 {
+		t.Errorf("events %+v", c.Events)
+	}
+	for _, d := range []*Decision{decideOn(t, scene(t, "", LeaseHeld), silent(0)), decideOn(t, scene(t, "", LeaseLost), silent(1))} {
+		if events := d.Change().Events; len(events) != 0 {
+			t.Errorf("told of a lease that is over: %+v", events)
+		}
+	}
+}
+
 // TestNoSandboxPassesForAResume is guarantee G5: an empty tree, or an old one,
 // is never presented as restored.
 func TestNoSandboxPassesForAResume(t *testing.T) {

@@ -32,6 +32,7 @@ const (
 	EventWorkspaceResumed     EventType = "workspace.resumed"       // saved processes go on in a new sandbox
 	EventWorkspaceColdStart   EventType = "workspace.cold_start"    // saved processes were lost; files and conversation were not
 	EventWorkspaceLimit       EventType = "workspace.limit_reached" // a limit of the sandbox was felt
+	EventWorkspaceSilent      EventType = "workspace.unresponsive"  // the keeper does not answer: the sandbox is about to be ended
 	EventNetworkChanged       EventType = "network.changed"
 	EventNetworkDecided       EventType = "network.decided" // what the proxy let through and refused
 	EventCheckpointSealed     EventType = "checkpoint.sealed"
@@ -74,7 +75,7 @@ var EventTypes = []EventType{
 	EventRunFailed, EventRunCrashed, EventRunCancelled, EventRunCancelRequested,
 	EventWorkspaceAttached, EventWorkspaceExpired, EventWorkspaceLost, EventWorkspaceReleased,
 	EventWorkspaceRestored, EventWorkspaceDraining, EventWorkspaceResumed, EventWorkspaceColdStart,
-	EventWorkspaceLimit, EventNetworkChanged, EventNetworkDecided, EventCheckpointSealed, EventCheckpointFailed,
+	EventWorkspaceLimit, EventWorkspaceSilent, EventNetworkChanged, EventNetworkDecided, EventCheckpointSealed, EventCheckpointFailed,
 	EventInteractionRequested, EventInteractionAnswered, EventInteractionExpired,
 	EventInteractionWithdrawn, EventAgentUpdate, EventAgentLog, EventModelCalled,
 	EventBudgetWarning, EventBudgetReached, EventBudgetChanged,

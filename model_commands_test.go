@@ -239,6 +239,10 @@ var modelCommands = map[string]aCommand{
 		epoch := w.anEpoch(t)
 		return func(d *Decision) error { d.NoteLimits(epoch, map[string]int64{"memory": 1}); return nil }
 	},
+	"note silence": func(t *rapid.T, w *world) func(*Decision) error {
+		epoch := w.anEpoch(t)
+		return func(d *Decision) error { d.NoteSilence(epoch, time.Minute); return nil }
+	},
 	"set network": func(t *rapid.T, w *world) func(*Decision) error {
 		p := rapid.SampledFrom([]NetworkPolicy{{}, {Mode: NetworkNone}, {Mode: NetworkOpen, Raw: true}}).Draw(t, "policy")
 		return func(d *Decision) error { return d.SetNetwork(p) }

@@ -33,6 +33,8 @@ func ofSandbox(t sojourn.EventType, d eventData) string {
 			felt = append(felt, fmt.Sprintf("%s (%d times in all)", terminal.Line(name, 40), d.Limits[name]))
 		}
 		return "limit reached: " + strings.Join(felt, ", ")
+	case sojourn.EventWorkspaceSilent:
+		return "workspace unresponsive: " + terminal.Line(d.Detail, 500)
 	case sojourn.EventNetworkChanged:
 		if d.Mode == string(sojourn.NetworkAllow) {
 			return "network: may reach " + terminal.Line(strings.Join(d.Allow, ", "), 500)

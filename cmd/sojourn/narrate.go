@@ -60,7 +60,7 @@ func (n *narrator) tell(e client.Event) {
 		if unpack(e.Data, &c); c.Failure != "" && c.Failure != sojourn.ModelCancelled {
 			n.note(yellow, "!", "%s", happening(e))
 		}
-	case sojourn.EventCheckpointFailed, sojourn.EventWorkspaceLost, sojourn.EventWorkspaceExpired:
+	case sojourn.EventCheckpointFailed, sojourn.EventWorkspaceLost, sojourn.EventWorkspaceExpired, sojourn.EventWorkspaceSilent:
 		n.note(yellow, "!", "%s", happening(e))
 	default:
 		if text := happening(e); text != "" {

@@ -141,7 +141,8 @@ func serve(ctx context.Context, io stdio, args []string) error {
 	s, err := server.Open(ctx, server.Config{
 		Bucket: bucket, Cache: cache, Harness: drives, Runtimes: set.table, Log: log, Version: buildVersion(),
 		Terms: sojourn.Terms{Ceiling: f.ceiling, Hold: f.hold}, TurnDeadline: f.turnDeadline, AdminKey: chosenKey,
-		Sandbox: set.sandbox, CheckImage: set.images.Check, Egress: set.way, Models: set.way, MCPServers: set.mcpServers(), Tidy: set.tidy,
+		UnresponsiveAfter: time.Duration(cfg.Sandbox.UnresponsiveAfter),
+		Sandbox:           set.sandbox, CheckImage: set.images.Check, Egress: set.way, Models: set.way, MCPServers: set.mcpServers(), Tidy: set.tidy,
 		Outputs: outputs, Rates: ratesOf(cfg.Rates), Rate: server.CallRate{PerSecond: cfg.Calls.PerSecond, Burst: cfg.Calls.Burst},
 		ProcessKey: processKey, SnapshotDir: filepath.Join(f.data, "snapshots"),
 		OpenStore: func(ctx context.Context, onEvents func(sojourn.SessionID, []sojourn.Event)) (store.Store, error) {

@@ -52,6 +52,9 @@ type Sandbox struct {
 	Idle    string `yaml:"idle"` // destroy or snapshot
 	Limits  Limits `yaml:"limits"`
 	Network Policy `yaml:"network"`
+	// UnresponsiveAfter is how long a sandbox may answer nothing before it is ended.
+	// Zero is the default.
+	UnresponsiveAfter Duration `yaml:"unresponsiveAfter"`
 }
 
 // Limits bounds one sandbox. 0 is no limit.
@@ -199,6 +202,10 @@ func Parse(text []byte) (c Config, err error) {
 	return c, c.check()
 }
 
+// minUnresponsive is what a sandbox may at least take to answer: less would end those
+// that are merely slow.
+const minUnresponsive = 3 * time.Second
+
 // check refuses what no part of the server would look at more closely.
 func (c Config) check() error {
 	if err := checkMCP(c.MCPServers); err != nil {
@@ -208,6 +215,8 @@ func (c Config) check() error {
 	switch {
 	case min(l.Processes, l.OpenFiles) < 0:
 		return errors.New("sandbox.limits: must not be negative")
+	case c.Sandbox.UnresponsiveAfter != 0 && time.Duration(c.Sandbox.UnresponsiveAfter) < minUnresponsive:
+		return fmt.Errorf("sandbox.unresponsiveAfter: at least %v", minUnresponsive)
 	case min(c.Warm.Min, c.Warm.Max) < 0 || c.Warm.Min > c.Warm.Max:
 		return errors.New("warm: min and max must not be negative, and min not above max")
 	}

@@ -318,12 +318,20 @@ func (e *Engine) register(c *compute) *compute {
 	return c
 }
 
-// watch ends the lease when its sandbox ends by itself.
+// watch ends the lease when its sandbox ends by itself, and the sandbox when its keeper
+// does not answer any more.
 func (e *Engine) watch(c *compute) {
+	running, over := context.WithCancel(e.base)
+	var vigil sync.WaitGroup
+	vigil.Go(func() { e.vigil(running, c) })
 	select {
 	case <-e.base.Done():
-		return
 	case <-c.box.Done():
+	}
+	over()
+	vigil.Wait()
+	if e.base.Err() != nil {
+		return
 	}
 	e.mu.Lock()
 	mine := e.computes[c.session] == c
@@ -377,6 +385,8 @@ func endLease(d *sojourn.Decision, l sojourn.Lease, to sojourn.LeaseState, why s
 		code, text = why, "The sandbox was ended at its memory limit."
 	case why == string(sandbox.EndDiskFull):
 		code, text = why, "The sandbox was ended at its disk limit."
+	case why == endedUnresponsive:
+		text = "The sandbox did not answer any more and was ended."
 	}
 	return d.EndRun(r.ID, sojourn.RunCrashed, stop, &sojourn.RunError{Code: code, Message: text})
 }
@@ -390,8 +400,13 @@ func (e *Engine) giveUp(d *sojourn.Decision, l sojourn.Lease, err error) error {
 		return nil
 	}
 	to, why := endState(l, d.Now()), endReason(l, d.Now())
-	if r := sandbox.ReasonOf(err); to == sojourn.LeaseLost && (r == sandbox.EndOutOfMemory || r == sandbox.EndDiskFull) {
-		why = string(r)
+	if to == sojourn.LeaseLost {
+		switch r := sandbox.ReasonOf(err); r {
+		case sandbox.EndOutOfMemory, sandbox.EndDiskFull:
+			why = string(r)
+		case sandbox.EndKilled:
+			why = endedUnresponsive
+		}
 	}
 	if l.State == sojourn.LeaseHeld {
 		files, processes := e.saves(d.Facts())

@@ -401,6 +401,10 @@ func (e *Engine) snapshot(ctx context.Context, facts sojourn.Facts, c *compute) 
 		return snap, "", fmt.Errorf("the sandbox has ended: %w", sandbox.ErrGone)
 	}
 	row, _ := e.runtime(facts.Session.Runtime)
+	// One that does not answer could not be saved, and would keep whoever tries.
+	if _, err := c.peer.Info(ctx); err != nil {
+		return snap, "", err
+	}
 	if err := e.settle(ctx, c, row); err != nil {
 		return snap, "", err
 	}
@@ -412,6 +416,7 @@ func (e *Engine) snapshot(ctx context.Context, facts sojourn.Facts, c *compute) 
 	}
 	// What is saved must not believe in connections that this process will end.
 	c.gate.close()
+	defer c.peer.Excuse()() // it stands still, for as long as its memory takes to be written
 	if snap, err = s.Snapshot(ctx, dir); err != nil {
 		return snap, "", err
 	}

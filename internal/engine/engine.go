@@ -75,7 +75,10 @@ type Config struct {
 	// SweepEvery is the reconciliation interval; 0 means one minute.
 	SweepEvery time.Duration
 	// StartTimeout bounds the making of a sandbox; 0 means two minutes.
-	StartTimeout         time.Duration
+	StartTimeout time.Duration
+	// UnresponsiveAfter is how long the keeper of a sandbox may answer nothing before
+	// the sandbox is ended; 0 means DefaultUnresponsiveAfter.
+	UnresponsiveAfter    time.Duration
 	WorkspaceMaxBytes    int64 // 0 means DefaultWorkspaceMaxBytes
 	ConversationMaxBytes int64 // 0 means DefaultConversationMaxBytes
 	Log                  *slog.Logger
@@ -119,6 +122,7 @@ func New(c Config) (*Engine, error) {
 	c.CancelGrace = orDefault(c.CancelGrace, 10*time.Second)
 	c.SweepEvery = orDefault(c.SweepEvery, time.Minute)
 	c.StartTimeout = orDefault(c.StartTimeout, 2*time.Minute)
+	c.UnresponsiveAfter = orDefault(c.UnresponsiveAfter, DefaultUnresponsiveAfter)
 	c.WorkspaceMaxBytes = orDefault(c.WorkspaceMaxBytes, DefaultWorkspaceMaxBytes)
 	c.ConversationMaxBytes = orDefault(c.ConversationMaxBytes, DefaultConversationMaxBytes)
 	c.Terms.Ceiling = orDefault(c.Terms.Ceiling, sojourn.DefaultCeiling)

@@ -198,6 +198,8 @@ func coldReason(err error) string {
 	switch {
 	case errors.Is(err, sandbox.ErrUnsupported):
 		return bounded(err.Error(), 500)
+	case errors.Is(err, sandbox.ErrGone):
+		return "The sandbox ended before its processes were saved."
 	case errors.Is(err, context.DeadlineExceeded):
 		return "The saved processes took too long to come back."
 	}

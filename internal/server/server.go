@@ -70,6 +70,8 @@ type Config struct {
 	TurnDeadline time.Duration
 	CancelGrace  time.Duration
 	SweepEvery   time.Duration
+	// UnresponsiveAfter is how long a sandbox may answer nothing before it is ended.
+	UnresponsiveAfter time.Duration
 
 	WorkspaceMaxBytes    int64
 	ConversationMaxBytes int64
@@ -140,7 +142,7 @@ func (s *Server) assemble(ctx context.Context, c Config, h *hub.Hub) (err error)
 		Store: s.store, Hub: h, Checkpoints: checkpoint.New(c.Bucket, checkpoint.Config{}), Cache: c.Cache,
 		Outputs: c.Outputs, Rates: c.Rates,
 		Driver: s.Driver, DriverReason: s.DriverReason, Harness: c.Harness, Runtimes: c.Runtimes,
-		Terms: c.Terms, TurnDeadline: c.TurnDeadline, CancelGrace: c.CancelGrace, SweepEvery: c.SweepEvery,
+		Terms: c.Terms, TurnDeadline: c.TurnDeadline, CancelGrace: c.CancelGrace, SweepEvery: c.SweepEvery, UnresponsiveAfter: c.UnresponsiveAfter,
 		WorkspaceMaxBytes: c.WorkspaceMaxBytes, ConversationMaxBytes: c.ConversationMaxBytes, Log: c.Log,
 	})
 	if err != nil {

@@ -53,6 +53,7 @@ type Config struct {
 	TurnDeadline         time.Duration
 	CancelGrace          time.Duration // 0 means one second
 	SweepEvery           time.Duration // 0 means 100 ms
+	UnresponsiveAfter    time.Duration
 	WorkspaceMaxBytes    int64
 	ConversationMaxBytes int64
 	Heartbeat            time.Duration
@@ -248,7 +249,7 @@ func (s *Server) config() server.Config {
 		Bucket: s.bucket, Cache: cache, Harness: c.Harness, Runtimes: c.Runtimes, AdminKey: AdminKey,
 		Terms: c.Terms, TurnDeadline: c.TurnDeadline, Heartbeat: c.Heartbeat, Log: log, Version: "test",
 		WorkspaceMaxBytes: c.WorkspaceMaxBytes, ConversationMaxBytes: c.ConversationMaxBytes,
-		CancelGrace: c.CancelGrace, SweepEvery: c.SweepEvery,
+		CancelGrace: c.CancelGrace, SweepEvery: c.SweepEvery, UnresponsiveAfter: c.UnresponsiveAfter,
 		Sandbox: c.Sandbox, Egress: c.Egress, Models: c.Models, ProcessKey: s.key, SnapshotDir: filepath.Join(s.Dir, "snapshots"),
 		CheckImage: func(reference string) error {
 			if reference != AllowedImage {
