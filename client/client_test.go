@@ -321,7 +321,7 @@ func TestFollowGivesASilentStreamUp(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	defer server.Close()
-	c, err := client.New(client.Config{URL: server.URL, Key: "k", Stall: 50 * time.Millisecond})
+	c, err := client.New(client.Config{URL: server.URL, Key: "k", Stall: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -335,7 +335,7 @@ func TestFollowLosesPatience(t *testing.T) {
 	server.Close()
 	begun := time.Now()
 	_, err := newClient(t, server.URL, "k").Follow(t.Context(), client.Follow{Session: "s", Patience: 50 * time.Millisecond}, nil)
-	if err == nil || time.Since(begun) > 5*time.Second {
+	if err == nil || time.Since(begun) > 30*time.Second {
 		t.Errorf("%v after %v, want an error soon", err, time.Since(begun))
 	}
 }

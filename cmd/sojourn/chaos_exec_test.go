@@ -265,7 +265,7 @@ func (x *execChaos) events() (lostSince []time.Time) {
 
 // nothingLeft waits until no process of a sandbox is left.
 func (c *chaos) nothingLeft() {
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		left := sandboxProcesses(c.server.dir, c.server.cmd.Process.Pid)
 		if len(left) == 0 {
 			return

@@ -171,7 +171,7 @@ func TestKilledUntarLeavesNoHalfFile(t *testing.T) {
 
 func waitFor(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for ends := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+	for ends := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(ends) {
 			t.Fatalf("waited in vain for %s", what)
 		}

@@ -106,12 +106,17 @@ func (c *cell) await(what string, is func(sandbox.Usage) bool) sandbox.Usage {
 }
 
 // expelled reports whether the sandbox has ended, and checks the reason and that the
-// detail names the limit. It waits for the end if it is under way.
-func expelled(t *testing.T, c *cell, reason sandbox.EndReason, limit string) bool {
+// detail names the limit. It waits for the end if it is under way: for long if the
+// sandbox has not answered any more.
+func expelled(t *testing.T, c *cell, answers bool, reason sandbox.EndReason, limit string) bool {
 	t.Helper()
+	wait := patience
+	if answers {
+		wait = 500 * time.Millisecond
+	}
 	select {
 	case <-c.Done():
-	case <-time.After(500 * time.Millisecond): // or it lives, and the caller goes on to ask it
+	case <-time.After(wait): // or it lives, and the caller goes on to ask it
 		return false
 	}
 	if got := sandbox.ReasonOf(c.Err()); got != reason || !strings.Contains(c.Err().Error(), limit) {
@@ -147,11 +152,11 @@ func (c *cell) exhaust(argv ...string) (out string, ok bool) {
 }
 
 func testMemoryLimit(t *testing.T, d sandbox.Driver, c *cell) {
-	out, _ := c.exhaust(insideArgs("hog", "1024")...)
+	out, ok := c.exhaust(insideArgs("hog", "1024")...)
 	if strings.Contains(out, "held") {
 		t.Fatalf("a program held 1 GiB: %s", out)
 	}
-	if expelled(t, c, sandbox.EndOutOfMemory, "256 MiB") {
+	if expelled(t, c, ok, sandbox.EndOutOfMemory, "256 MiB") {
 		if d.Capabilities().Isolation != sandbox.IsolationGVisor {
 			t.Error("the whole sandbox has ended for one program")
 		}
@@ -250,7 +255,7 @@ func testDiskLimit(t *testing.T, d sandbox.Driver, c *cell) {
 	out, ok := c.exhaust("sh", "-c", `"$0" "$1" write big 20 && "$0" "$1" write "$2" 20 && sleep 60`, sandbox.KeeperPath, commandInside, second)
 	if !ok || !strings.Contains(out, "no space left") {
 		ended(t, c) // it is measured
-		if !expelled(t, c, sandbox.EndDiskFull, "32 MiB") {
+		if !expelled(t, c, false, sandbox.EndDiskFull, "32 MiB") {
 			t.Errorf("the program said %q, want that there is no space left, or the sandbox ended", out)
 		}
 		dirs, err := d.Remains(within(t), c.Handle())

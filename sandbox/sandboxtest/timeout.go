@@ -27,7 +27,7 @@ func testTimeout(t *testing.T, s *Suite) {
 	}
 	c := start(t, d, "timed", 1)
 	c.launch("beside", "sleep", "9999")
-	const timeout, grace = 3 * time.Second, 300 * time.Millisecond
+	const timeout, grace = 5 * time.Second, 300 * time.Millisecond
 	err := c.client.Start(within(t), link.StartParams{
 		ProcessID: "timed", Argv: []string{"sh", "-c", timedTree}, Cwd: sandbox.WorkspacePath, Env: env,
 		Timeout: timeout, Grace: grace,
@@ -56,7 +56,7 @@ func testTimeout(t *testing.T, s *Suite) {
 	for _, pid := range pids {
 		gone := func() bool { _, code := c.run("sh", "-c", `kill -0 "$1"`, "sh", pid); return code != 0 }
 		for began := time.Now(); !gone(); {
-			if time.Since(began) > 20*time.Second {
+			if time.Since(began) > patience {
 				t.Fatalf("process %s of %q outlived its timeout", pid, pids)
 			}
 		}

@@ -19,7 +19,7 @@ import (
 )
 
 // awaitFor is how long a script waits for an event.
-const awaitFor = 20 * time.Second
+const awaitFor = time.Minute
 
 // await follows a session's log to an event.
 func (s *script) await(ts *testscript.TestScript, neg bool, args []string) {

@@ -124,7 +124,7 @@ func TestDiskIsMountedOnceByAllWhoWantIt(t *testing.T) {
 // awaitLoops waits until as many loop devices have the image of a disk as are wanted.
 func awaitLoops(t *testing.T, disk string, want int) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		n := 0
 		backings, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 		for _, b := range backings {

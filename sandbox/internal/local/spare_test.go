@@ -211,7 +211,7 @@ func TestSpareThatEndsIsForgotten(t *testing.T) {
 	}
 	select {
 	case <-w.watched:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("nobody noticed that it ended")
 	}
 	if n := m.Ready(sandbox.Spec{}); n != 0 || len(warmIDs(t, m)) != 0 {
@@ -273,7 +273,7 @@ func TestMovedTagIsAnotherImage(t *testing.T) {
 	if n := m.Ready(app); n != 0 { // else nobody would make others
 		t.Errorf("Ready = %d after a Create that found only sandboxes of the old image, want 0", n)
 	}
-	for deadline := time.Now().Add(10 * time.Second); len(warmIDs(t, m)) > 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); len(warmIDs(t, m)) > 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("sandboxes of the old image are left: %q", warmIDs(t, m))
 		}

@@ -302,7 +302,7 @@ func TestForeignSourcesAndIPv6AreDropped(t *testing.T) {
 			t.Errorf("the sandbox reaches the host over IPv6 as %s", got)
 		}
 	})
-	for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
 		c, err := n.Counts()
 		must(t, err)
 		if c.Spoofed > 0 && c.ToHost > 0 {
@@ -336,7 +336,7 @@ func TestLinkEndsWithItsSandbox(t *testing.T) {
 		t.Fatalf("links = %v, want one", got)
 	}
 	b.end()
-	for end := time.Now().Add(10 * time.Second); len(w.names("sj")) != 0; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); len(w.names("sj")) != 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("links = %v after the end of the sandbox", w.names("sj"))
 		}
