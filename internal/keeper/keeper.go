@@ -59,7 +59,8 @@ type Keeper struct {
 	log       *slog.Logger
 	reap      *reaper // nil when only programs run
 	freezer   freezer
-	slots     slots // of calls that may wait for a disk
+	slots     slots  // of calls that may wait for a disk
+	score     string // of programs when memory runs out; "" for that of the keeper
 	startedAt time.Time
 	sessionID string
 	info      link.Info
@@ -95,7 +96,7 @@ func New(cfg Config) *Keeper {
 	k.ctx, k.cancel = context.WithCancel(context.Background())
 	k.over, k.endOver = context.WithCancel(context.Background())
 	if cfg.Programs == nil {
-		k.reap = newReaper(cfg.Init)
+		k.reap, k.score = newReaper(cfg.Init), exposedScore()
 	}
 	return k
 }

@@ -171,6 +171,7 @@ func (k *Keeper) begin(p *process, l launch) {
 		p.fail(f.exit())
 		return
 	}
+	expose(c.pid, k.score)
 	doomed := p.attach(c, nil)
 	p.arm(k)
 	for _, pu := range c.pumps {

@@ -37,6 +37,7 @@ func testLimits(t *testing.T, s *Suite) {
 		run       func(*testing.T, sandbox.Driver, *cell)
 	}{
 		{"Memory", caps.Limits.Memory, sandbox.Limits{MemoryBytes: 256 << 20}, testMemoryLimit},
+		{"MemoryOfMany", caps.Limits.Memory, sandbox.Limits{MemoryBytes: 64 << 20}, testMemoryOfMany},
 		{"CPU", caps.Limits.CPU, sandbox.Limits{MilliCPUs: 200}, testCPULimit},
 		{"Processes", caps.Limits.Processes, sandbox.Limits{Processes: 64}, testProcessLimit},
 		{"Disk", caps.Limits.Disk, sandbox.Limits{DiskBytes: 32 << 20}, testDiskLimit},
@@ -167,6 +168,25 @@ func testMemoryLimit(t *testing.T, d sandbox.Driver, c *cell) {
 	}
 	if out := c.sh("echo alive"); out != "alive\n" {
 		t.Errorf("after a program was killed another says %q", out)
+	}
+}
+
+// testMemoryOfMany has many programs fill the memory, each of which holds less than the
+// keeper: not the largest one has to go then, but one of them.
+func testMemoryOfMany(t *testing.T, d sandbox.Driver, c *cell) {
+	switch d.Capabilities().Isolation {
+	case sandbox.IsolationGVisor:
+		t.Log("SKIPPED: the host sees one program, and ends it")
+		return
+	case sandbox.IsolationProcess:
+		t.Log("SKIPPED: the wall around the keeper lets it say nothing of its programs in /proc")
+		return
+	}
+	c.launch("many", "sh", "-c", `i=0; while [ $i -lt 30 ]; do
+		sh -c 'x=$(head -c 6000000 /dev/zero | tr "\0" x); while sleep 1; do :; done' & i=$((i+1)); done; wait`)
+	c.await("several kills", func(u sandbox.Usage) bool { return u.MemoryKills >= 3 || !c.alive("many") })
+	if out := c.sh("echo alive"); out != "alive\n" {
+		t.Errorf("after many programs met their limit another says %q", out)
 	}
 }
 
