@@ -55,12 +55,14 @@ func (f *follow) attend(p place, w *output.Writer) (outcome, error) {
 	r, err := f.first(ctx, p, start, read, &beside)
 	var held heldOutput
 	for ; err == nil; r, err = p.c.peer.Read(ctx, read) {
+		r.Join() // one write for all of it
 		for _, c := range r.Chunks {
 			if err := f.keep(ctx, w, c); err != nil {
 				return outcome{}, err
 			}
 			held = append(held, heldChunk{c.Seq, c.Offset + int64(len(c.Data))})
 		}
+		r.Release() // the writer has what it keeps
 		if r.Closed {
 			return f.outcome(p, r, kills, w.Sizes()), nil
 		}

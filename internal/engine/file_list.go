@@ -96,7 +96,7 @@ func (p *fileProgram) entries(ctx context.Context, dir string, limit int) (FileP
 	var rest []byte
 	last := ""
 	for {
-		b, err := p.next(ctx)
+		got, err := p.next(ctx)
 		if p.reply != nil && p.reply.Fault != "" {
 			return FilePage{}, faultOf(*p.reply)
 		}
@@ -106,7 +106,9 @@ func (p *fileProgram) entries(ctx context.Context, dir string, limit int) (FileP
 		if err != nil {
 			return FilePage{}, err
 		}
-		for rest = append(rest, b...); ; {
+		rest = append(rest, got.b...)
+		got.release()
+		for {
 			e, more, ok, err := link.NextFileEntry(rest)
 			if err != nil {
 				return FilePage{}, err

@@ -28,12 +28,27 @@ const (
 type fileProgram struct {
 	v     *Visit
 	id    string
-	after int64    // the last chunk that has come
-	out   [][]byte // of stdout, to be handed on
-	line  []byte   // of stderr, until the reply is whole
+	after int64   // the last chunk that has come
+	out   []piece // of stdout, to be handed on
+	line  []byte  // of stderr, until the reply is whole
 	reply *link.FileReply
 	notes said // of stderr, behind the reply
 	exit  *Exit
+}
+
+// piece is a part of what a program writes, or why there is none.
+type piece struct {
+	b    []byte
+	from *link.ReadResult // set in the last piece of what came at once
+	err  error
+}
+
+// release gives the memory of a piece back. It need not be called.
+func (p *piece) release() {
+	if p.from != nil {
+		p.from.Release()
+	}
+	*p = piece{}
 }
 
 // begin starts a program that takes no input, and returns once it has replied. The
@@ -93,9 +108,18 @@ func (p *fileProgram) read(ctx context.Context) error {
 
 // take sorts what a program has written.
 func (p *fileProgram) take(r link.ReadResult) error {
+	r.Join()
+	before := len(p.out)
+	defer func() {
+		if n := len(p.out); n > before {
+			p.out[n-1].from = &r
+		} else {
+			r.Release()
+		}
+	}()
 	for _, c := range r.Chunks {
 		if c.Stream != link.Stderr {
-			p.out = append(p.out, c.Data)
+			p.out = append(p.out, piece{b: c.Data})
 			continue
 		}
 		data := c.Data
@@ -120,23 +144,22 @@ func (p *fileProgram) take(r link.ReadResult) error {
 	return nil
 }
 
-// next returns a piece of stdout, valid for ever, and io.EOF when the program has
-// ended well.
-func (p *fileProgram) next(ctx context.Context) ([]byte, error) {
+// next returns a piece of stdout, and io.EOF when the program has ended well.
+func (p *fileProgram) next(ctx context.Context) (piece, error) {
 	for len(p.out) == 0 && p.exit == nil {
 		if err := p.read(ctx); err != nil {
-			return nil, err
+			return piece{}, err
 		}
 	}
 	if len(p.out) > 0 {
-		b := p.out[0]
+		first := p.out[0]
 		p.out = p.out[1:]
-		return b, nil
+		return first, nil
 	}
 	if p.exit.Code == nil || *p.exit.Code > 1 {
-		return nil, fmt.Errorf("a program for files ended with %s: %s", p.exit, p.notes.String())
+		return piece{}, fmt.Errorf("a program for files ended with %s: %s", p.exit, p.notes.String())
 	}
-	return nil, io.EOF
+	return piece{}, io.EOF
 }
 
 // copy writes what the program writes to w.
@@ -164,24 +187,21 @@ type ahead struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	pieces chan piece // closed when there is no more
-	rest   []byte
-}
-
-type piece struct {
-	b   []byte
-	err error
+	used   piece      // that was handed out last
+	rest   []byte     // of it
 }
 
 // ahead begins to fetch. The caller closes it before it uses the program again.
 func (p *fileProgram) ahead(ctx context.Context) *ahead {
-	a := &ahead{pieces: make(chan piece, 16)} // of one message
+	a := &ahead{pieces: make(chan piece, 1)} // a piece is most of a message
 	a.ctx, a.cancel = context.WithCancel(ctx)
 	go func() {
 		defer close(a.pieces)
 		for {
-			b, err := p.next(a.ctx)
+			next, err := p.next(a.ctx)
+			next.err = err
 			select {
-			case a.pieces <- piece{b, err}:
+			case a.pieces <- next:
 			case <-a.ctx.Done():
 				return
 			}
@@ -193,12 +213,14 @@ func (p *fileProgram) ahead(ctx context.Context) *ahead {
 	return a
 }
 
-// next is that of the program.
+// next is that of the program. The bytes are the caller's until it calls it again.
 func (a *ahead) next() ([]byte, error) {
+	a.used.release()
 	got, ok := <-a.pieces
 	if !ok {
 		return nil, cmp.Or(context.Cause(a.ctx), io.EOF)
 	}
+	a.used = got
 	return got.b, got.err
 }
 

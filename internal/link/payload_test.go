@@ -148,6 +148,43 @@ func TestPartsMakeOneFrame(t *testing.T) {
 	}
 }
 
+// TestJoinedChunksHaveTheSameBytes: neighbours of one stream become one chunk with the
+// number of the last, and no others do.
+func TestJoinedChunksHaveTheSameBytes(t *testing.T) {
+	payload := []byte("aabbccddeeff")
+	r := ReadResult{payload: payload}
+	for i, c := range []Chunk{
+		{Seq: 1, Stream: Stdout, Offset: 0},
+		{Seq: 2, Stream: Stdout, Offset: 2},
+		{Seq: 4, Stream: Stdout, Offset: 4},
+		{Seq: 5, Stream: Stderr, Offset: 6},
+		{Seq: 6, Stream: Stdout, Offset: 8},
+		{Seq: 8, Stream: Stdout, Offset: 12}, // two bytes are missing before it
+	} {
+		c.Data = payload[2*i : 2*i+2 : 2*i+2]
+		r.Chunks = append(r.Chunks, c)
+	}
+	r.Join()
+	want := []Chunk{
+		{Seq: 4, Stream: Stdout, Offset: 0, Data: payload[:6]},
+		{Seq: 5, Stream: Stderr, Offset: 6, Data: payload[6:8]},
+		{Seq: 6, Stream: Stdout, Offset: 8, Data: payload[8:10]},
+		{Seq: 8, Stream: Stdout, Offset: 12, Data: payload[10:]},
+	}
+	if !reflect.DeepEqual(r.Chunks, want) {
+		t.Errorf("joined %+v, want %+v", r.Chunks, want)
+	}
+	for _, c := range r.Chunks {
+		if cap(c.Data) != len(c.Data) {
+			t.Errorf("chunk %d has room for the next one's bytes", c.Seq)
+		}
+	}
+	apart := ReadResult{Chunks: []Chunk{{Seq: 1, Stream: Stdout, Data: []byte("a")}, {Seq: 2, Stream: Stdout, Offset: 1, Data: []byte("b")}}}
+	if apart.Join(); len(apart.Chunks) != 2 {
+		t.Errorf("chunks that lie anywhere were joined: %+v", apart.Chunks)
+	}
+}
+
 // BenchmarkReadResult is a megabyte of output made into a message and read again,
 // as a payload and as the base64 that others understand.
 func BenchmarkReadResult(b *testing.B) {

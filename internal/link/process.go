@@ -69,14 +69,38 @@ type ReadResult struct {
 	DroppedBytes int64
 	Ending
 
-	frame []byte // what the chunks lie in, when it may be used again
+	payload []byte // what the chunks are pieces of, one behind the other; nil when they are not
+	frame   []byte // the memory of all that, to be used again
 }
+
+// Join makes one chunk of neighbours of one stream without a gap between them,
+// where they lie side by side in memory. It has the number of the last of them.
+func (r *ReadResult) Join() {
+	if r.payload == nil {
+		return
+	}
+	joined, at := r.Chunks[:0], 0
+	for _, c := range r.Chunks {
+		size := len(c.Data)
+		if n := len(joined); n > 0 && joined[n-1].Stream == c.Stream && joined[n-1].end() == c.Offset {
+			last := &joined[n-1]
+			last.Seq, last.Data = c.Seq, r.payload[at-len(last.Data):at+size:at+size]
+		} else {
+			joined = append(joined, c)
+		}
+		at += size
+	}
+	r.Chunks = joined
+}
+
+// end is the offset of what comes behind the chunk.
+func (c *Chunk) end() int64 { return c.Offset + int64(len(c.Data)) }
 
 // Release gives the memory of the chunks back for later reads; they must not be
 // used after it. Without it the garbage collector does the same, later.
 func (r *ReadResult) Release() {
 	reuseFrame(r.frame)
-	r.Chunks, r.frame = nil, nil
+	r.Chunks, r.payload, r.frame = nil, nil, nil
 }
 
 // Ending is what a keeper knows of a process once it has exited; all of it
@@ -139,7 +163,7 @@ func (c *Client) readCall(ctx context.Context, method string, params any, after 
 	}
 	out := r.result()
 	if m.Payload != nil {
-		out.frame = m.frame
+		out.payload, out.frame = m.Payload, m.frame
 	}
 	return out, nil
 }
