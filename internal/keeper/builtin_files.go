@@ -130,23 +130,20 @@ func readProgram(ctx context.Context, p Proc) int {
 
 // copyPart writes exactly length bytes of a file.
 func copyPart(ctx context.Context, w io.Writer, f io.ReaderAt, from, length int64) error {
+	const step = 256 << 10
 	part := io.NewSectionReader(f, from, length)
-	buf := make([]byte, 256<<10)
 	for left := length; left > 0; {
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
-		n, err := part.Read(buf)
-		if _, err := w.Write(buf[:n]); err != nil {
-			return err
-		}
-		left -= int64(n)
-		if errors.Is(err, io.EOF) && left > 0 {
+		n, err := io.CopyN(w, part, min(left, step))
+		if errors.Is(err, io.EOF) {
 			return errors.New("the file became shorter while it was read")
 		}
-		if err != nil && !errors.Is(err, io.EOF) {
+		if err != nil {
 			return err
 		}
+		left -= n
 	}
 	return nil
 }

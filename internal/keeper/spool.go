@@ -424,27 +424,6 @@ func (s *spool) describe(row *link.Process) {
 	}
 }
 
-// stream writes one stream into a spool.
-type stream struct {
-	spool *spool
-	name  string
-}
-
-// Write implements io.Writer for programs that run in process.
-func (w stream) Write(p []byte) (int, error) {
-	n := 0
-	for piece := range slices.Chunk(p, chunkBytes) {
-		if w.spool.ended() {
-			return n, io.ErrClosedPipe
-		}
-		if err := w.spool.append(w.name, piece, nil); err != nil {
-			return n, err
-		}
-		n += len(piece)
-	}
-	return n, nil
-}
-
 func (s *spool) ended() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

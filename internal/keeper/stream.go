@@ -1,0 +1,71 @@
+package keeper
+
+import (
+	"errors"
+	"io"
+	"slices"
+)
+
+// stream writes one stream into a spool.
+type stream struct {
+	spool *spool
+	name  string
+}
+
+// Write implements io.Writer for programs that run in process.
+func (w stream) Write(p []byte) (int, error) {
+	n := 0
+	for piece := range slices.Chunk(p, chunkBytes) {
+		if w.spool.ended() {
+			return n, io.ErrClosedPipe
+		}
+		if err := w.append(piece); err != nil {
+			return n, err
+		}
+		n += len(piece)
+	}
+	return n, nil
+}
+
+// append adds a piece that the caller keeps. A large one is copied into a block,
+// which is used again.
+func (w stream) append(piece []byte) error {
+	if len(piece) < blockUse {
+		return w.spool.append(w.name, piece, nil)
+	}
+	b := newBlock()
+	defer b.release()
+	return w.spool.append(w.name, b.buf[:copy(b.buf[:], piece)], b)
+}
+
+// ReadFrom implements io.ReaderFrom: what r reads stays where it was read to.
+func (w stream) ReadFrom(r io.Reader) (n int64, err error) {
+	for err == nil {
+		if w.spool.ended() {
+			return n, io.ErrClosedPipe
+		}
+		var m int
+		m, err = w.fill(r)
+		n += int64(m)
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return n, err
+}
+
+// fill adds a block of what r reads, or less at its end.
+func (w stream) fill(r io.Reader) (int, error) {
+	b := newBlock()
+	defer b.release()
+	n, err := io.ReadFull(r, b.buf[:])
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		err = io.EOF
+	}
+	if n > 0 {
+		if failed := w.spool.append(w.name, b.buf[:n], b); failed != nil {
+			return 0, failed
+		}
+	}
+	return n, err
+}
