@@ -9,6 +9,10 @@ import (
 // freeEvery is how many bytes are written between two looks at the free space.
 const freeEvery = 1 << 20
 
+// pushBytes is how much is written to the data file before the kernel begins to bring
+// it to the disk.
+const pushBytes = 8 << 20
+
 // tailRuns is how many runs may begin in a tail behind files.
 const tailRuns = 256
 
@@ -119,7 +123,23 @@ func (w *Writer) flush(v view, stderr bool, data []byte) (view, error) {
 	} else if err != nil {
 		return view{}, err
 	}
+	w.push(filed.filed)
 	return filed, nil
+}
+
+// push begins to bring what was written to the disk, so that a large output has little
+// left to wait for in the end. Nothing is promised: what fails is told by the sync.
+func (w *Writer) push(filed int64) {
+	if filed-w.pushed < pushBytes {
+		return
+	}
+	c, err := w.files.data.SyscallConn()
+	if err != nil {
+		return
+	}
+	const begin = 2 // SYNC_FILE_RANGE_WRITE
+	_ = c.Control(func(fd uintptr) { _ = syscall.SyncFileRange(int(fd), w.pushed, filed-w.pushed, begin) })
+	w.pushed = filed
 }
 
 // spill makes the files, if there are none, and the room for their slots.

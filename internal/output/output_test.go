@@ -340,3 +340,56 @@ func TestLimitCutsAndCounts(t *testing.T) {
 		}
 	}
 }
+
+// TestAStreamByItselfIsAFile: where a stream lies alone and whole in a file, the file
+// has its bytes, also when its name is gone; elsewhere there is none.
+func TestAStreamByItselfIsAFile(t *testing.T) {
+	s, _ := open(t, output.Config{InlineBytes: 16})
+	big := bytes.Repeat([]byte("0123456789"), 10)
+	for _, c := range []struct {
+		name   string
+		chunks []chunk
+		whole  bool // finished
+		files  map[output.Stream]string
+	}{
+		{"stdout", []chunk{{false, big}, {false, []byte("abc")}}, true, map[output.Stream]string{output.All: string(big) + "abc", output.Stdout: string(big) + "abc"}},
+		{"stderr", []chunk{{true, big}}, true, map[output.Stream]string{output.All: string(big), output.Stderr: string(big)}},
+		{"both", []chunk{{true, big}, {false, big}}, true, map[output.Stream]string{output.All: string(big) + string(big)}},
+		{"tail", []chunk{{false, big}, {false, []byte("abc")}}, false, nil},
+		{"begun", []chunk{{false, big}}, false, map[output.Stream]string{output.All: string(big), output.Stdout: string(big)}},
+		{"inline", []chunk{{false, []byte("abc")}}, true, nil},
+		{"empty", nil, true, nil},
+	} {
+		w := writer(t, s, c.name)
+		write(t, w, c.chunks)
+		var inline []byte
+		if c.whole {
+			inline = finish(t, w)
+		}
+		r := reader(t, s, c.name, inline)
+		for _, which := range []output.Stream{output.All, output.Stdout, output.Stderr} {
+			f, n, err := r.File(which)
+			want, there := c.files[which]
+			if err != nil || (f != nil) != there || n != int64(len(want)) {
+				t.Errorf("%s: %s is file %v with %d bytes, %v; want one %v with %d", c.name, which, f != nil, n, err, there, len(want))
+			}
+			if f == nil {
+				continue
+			}
+			got, err := io.ReadAll(io.LimitReader(f, n))
+			if err != nil || string(got) != want {
+				t.Errorf("%s: %s has %q, %v, want %q", c.name, which, got, err, want)
+			}
+			f.Close()
+		}
+	}
+	r := reader(t, s, "stdout", nil)
+	if err := s.Remove("session", "stdout"); err != nil {
+		t.Fatal(err)
+	}
+	f, n, err := r.File(output.Stdout)
+	if err != nil || f == nil || n != 103 {
+		t.Fatalf("removed: file %v with %d bytes, %v", f != nil, n, err)
+	}
+	f.Close()
+}

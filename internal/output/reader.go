@@ -2,9 +2,12 @@ package output
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"strconv"
 	"sync"
 )
 
@@ -186,6 +189,26 @@ func (r *Reader) fetch(v view, offset int64, n int) error {
 func (r *Reader) Stream(which Stream) *io.SectionReader {
 	v, _, _ := r.o.snapshot()
 	return io.NewSectionReader(section{r.o, which}, 0, v.keptOf(which))
+}
+
+// File opens the file that holds what is kept now of a stream, or of both, when that is
+// a file by itself from its beginning on: n bytes of it. Otherwise it is nil, and
+// [Reader.Stream] has the bytes. The caller closes it; nobody else uses its offset.
+func (r *Reader) File(which Stream) (f *os.File, n int64, err error) {
+	r.o.mu.Lock()
+	defer r.o.mu.Unlock() // while there is a reader, its files stay open
+	v := r.o.view
+	alone := which == All || v.runs == 1 && v.last.stderr == (which == Stderr)
+	if r.o.files.data == nil || len(v.tail) > 0 || v.kept == 0 || !alone {
+		return nil, 0, nil
+	}
+	// The kernel's own name of what is open leads to that, also when it has no other
+	// any more.
+	f, err = os.Open("/proc/self/fd/" + strconv.Itoa(int(r.o.files.data.Fd())))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, 0, nil // nothing is mounted there
+	}
+	return f, v.kept, err
 }
 
 // section reads a stream of an output.

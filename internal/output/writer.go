@@ -18,6 +18,7 @@ type Writer struct {
 	files    files // none while all is tail
 	durable  int64 // total offset that the files account for
 	checked  int64 // bytes in files when free space was last looked at
+	pushed   int64 // bytes of the data file that are on their way to the disk
 	inline   []byte
 	finished bool
 	closed   bool
@@ -63,7 +64,7 @@ func (w *Writer) resume() error {
 		return errors.Join(f.close(), w.store.remove(w.name))
 	}
 	v.finished = false
-	w.v, w.files, w.durable = v, f, v.total
+	w.v, w.files, w.durable, w.pushed = v, f, v.total, v.kept
 	if err := w.trim(shrunk); err != nil {
 		w.v, w.files = view{}, files{}
 		return errors.Join(err, f.close())
