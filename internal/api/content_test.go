@@ -3,6 +3,9 @@ package api
 import (
 	"context"
 	"io"
+	"net/http"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -106,6 +109,70 @@ func TestContentIsAnsweredInParts(t *testing.T) {
 	a := call(t, server, "GET", "/content", "", "Range", "bytes=10-")
 	if a.status != 416 || a.err.Code != "invalid" || a.header.Get("Content-Range") != "bytes */10" || a.header.Get("Content-Type") != "application/json" {
 		t.Errorf("beyond the end: %d %q %v, want 416 in the envelope", a.status, a.body, a.header)
+	}
+}
+
+// TestAFileIsSentAsWhatItHolds: the kernel sends what a copy would have, and a file that is
+// shorter than it was said to be breaks the answer off.
+func TestAFileIsSentAsWhatItHolds(t *testing.T) {
+	text := make([]byte, 5*writeStep/2)
+	for i := range text {
+		text[i] = 'a' + byte(i*i%23)
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, append([]byte("before"), text...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	size := int64(len(text))
+	server, _ := serve(t, Config{}, func(s *Service) {
+		Register(s, Operation{ID: "content", Method: "GET", Path: "/content", Scope: "read", Download: "text/plain"},
+			func(context.Context, *struct{}) (*huma.StreamResponse, error) {
+				return &huma.StreamResponse{Body: func(hc huma.Context) {
+					f, err := os.Open(file)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					defer f.Close()
+					r, w := humago.Unwrap(hc)
+					w.Header().Set("Content-Type", "text/plain")
+					Content(w, r, NewStretch(f, int64(len("before")), size))
+				}}, nil
+			})
+	})
+	for _, c := range []struct {
+		method, parts string
+		status        int
+		from, to      int
+	}{
+		{"GET", "", 200, 0, len(text)},
+		{"HEAD", "", 200, 0, 0},
+		{"GET", "bytes=7-9", 206, 7, 10},
+		{"GET", "bytes=-70000", 206, len(text) - 70000, len(text)},
+		{"GET", "bytes=65536-140000", 206, 65536, 140001},
+	} {
+		a := call(t, server, c.method, "/content", "", "Range", c.parts)
+		if want := string(text[c.from:c.to]); a.status != c.status || a.body != want {
+			t.Errorf("%s %s: %d with %d bytes, want %d with %d", c.method, c.parts, a.status, len(a.body), c.status, len(want))
+		}
+	}
+	a := call(t, server, "GET", "/content", "", "Range", "bytes=1-2,5-6")
+	if a.status != 206 || !strings.Contains(a.body, string(text[1:3])) || !strings.Contains(a.body, string(text[5:7])) {
+		t.Errorf("two parts: %d %q", a.status, a.body)
+	}
+	size++
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/content", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer admin")
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if got, err := io.ReadAll(res.Body); err == nil {
+		t.Errorf("%d bytes of %d were taken for all", len(got), size)
 	}
 }
 

@@ -276,6 +276,20 @@ func (w *recorder) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// ReadFrom lets the server send a file without its bytes passing through here.
+func (w *recorder) ReadFrom(r io.Reader) (int64, error) {
+	to, ok := w.ResponseWriter.(io.ReaderFrom)
+	if !ok {
+		return io.Copy(struct{ io.Writer }{w}, r) // which counts them
+	}
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	n, err := to.ReadFrom(r)
+	w.bytes += n
+	return n, err
+}
+
 // Unwrap is how [http.ResponseController] finds the connection.
 func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 

@@ -1,10 +1,12 @@
 package exec
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strconv"
 	"time"
 
@@ -104,48 +106,78 @@ func beyond(size int64) error {
 
 // content answers with the bytes of an output.
 func (h *handler) content(ctx context.Context, x sojourn.Exec, which output.Stream, offset int64) (*huma.StreamResponse, error) {
-	body, done, closeBody, err := h.bytesOf(ctx, x, which)
+	all, err := h.wrote(ctx, x, which)
 	if err != nil {
 		return nil, err
 	}
-	if offset > body.Size() {
-		closeBody()
-		return nil, sojourn.Errorf(sojourn.CodeInvalid, "offset: there are %d bytes.", body.Size())
+	if offset > all.size {
+		all.close()
+		return nil, sojourn.Errorf(sojourn.CodeInvalid, "offset: there are %d bytes.", all.size)
 	}
 	return &huma.StreamResponse{Body: func(hc huma.Context) {
-		defer closeBody()
+		defer all.close()
 		r, w := humago.Unwrap(hc)
 		w.Header().Set("Content-Type", "application/octet-stream")
 		cut := outcomeOf(x, h.engine.Now()).OutputCut
-		w.Header().Set(completeHeader, strconv.FormatBool(done && cut == ""))
+		w.Header().Set(completeHeader, strconv.FormatBool(all.done && cut == ""))
 		if cut != "" {
 			w.Header().Set(cutHeader, cut)
 		}
 		w.Header().Set(executionHeader, string(x.ID))
-		if done {
-			w.Header().Set("ETag", fmt.Sprintf(`"%s-%s-%d-%d"`, x.ID, which, offset, body.Size()))
+		if all.done {
+			w.Header().Set("ETag", fmt.Sprintf(`"%s-%s-%d-%d"`, x.ID, which, offset, all.size))
 		}
-		api.Content(w, r, io.NewSectionReader(body, offset, body.Size()-offset))
+		api.Content(w, r, all.from(offset))
 	}}, nil
 }
 
-// bytesOf returns the bytes of a stream, and whether they are all.
-func (h *handler) bytesOf(ctx context.Context, x sojourn.Exec, which output.Stream) (body *io.SectionReader, done bool, closeBody func() error, err error) {
-	none := func() error { return nil }
-	r, err := h.opened(ctx, x)
-	switch {
-	case err != nil:
-		return nil, false, none, err
-	case r == nil:
-		return io.NewSectionReader(nothing{}, 0, 0), x.State.Terminal(), none, nil
-	}
-	// Whether it was finished is asked before the size: it may be just then.
-	_, finished := r.Sizes()
-	// What was lost with the server that followed it is never finished.
-	return r.Stream(which), finished || x.State == sojourn.ExecLost, r.Close, nil
+// wrote is what there is of a stream of an output. It must be closed.
+type wrote struct {
+	reader *output.Reader // nil when there is nothing
+	file   *os.File       // that holds the stream by itself; or nil
+	stream io.ReaderAt    // its bytes when there is no such file
+	size   int64
+	done   bool // nothing will come behind it
 }
 
-// nothing has no bytes.
-type nothing struct{}
+// wrote looks at what an execution has written.
+func (h *handler) wrote(ctx context.Context, x sojourn.Exec, which output.Stream) (wrote, error) {
+	r, err := h.opened(ctx, x)
+	if err != nil || r == nil {
+		return wrote{done: x.State.Terminal()}, err
+	}
+	// Whether it was finished is asked before the size: it may be just then. What was
+	// lost with the server that followed it is never finished.
+	_, finished := r.Sizes()
+	w := wrote{reader: r, done: finished || x.State == sojourn.ExecLost}
+	if w.file, w.size, err = r.File(which); err != nil {
+		r.Close()
+		return wrote{}, err
+	}
+	if w.file == nil {
+		stream := r.Stream(which)
+		w.stream, w.size = stream, stream.Size()
+	}
+	return w, nil
+}
 
-func (nothing) ReadAt([]byte, int64) (int, error) { return 0, io.EOF }
+// from returns the bytes behind an offset.
+func (w wrote) from(offset int64) io.ReadSeeker {
+	switch {
+	case w.file != nil:
+		return api.NewStretch(w.file, offset, w.size-offset)
+	case w.stream != nil:
+		return io.NewSectionReader(w.stream, offset, w.size-offset)
+	default:
+		return bytes.NewReader(nil)
+	}
+}
+
+func (w wrote) close() {
+	if w.file != nil {
+		w.file.Close()
+	}
+	if w.reader != nil {
+		w.reader.Close()
+	}
+}
