@@ -212,11 +212,10 @@ func TestOrphans(t *testing.T) {
 // methods return; the runtime may need a moment to forget them.
 func settled(t *testing.T, before int) {
 	t.Helper()
-	for range 200 {
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if runtime.NumGoroutine() <= before {
 			return
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
 	buf := make([]byte, 1<<20)
 	t.Fatalf("%d goroutines left, had %d:\n%s", runtime.NumGoroutine(), before, buf[:runtime.Stack(buf, true)])
