@@ -31,6 +31,7 @@ type box struct {
 	aliases []string
 	serves  sync.WaitGroup // grows under mu and only while not ended
 	done    chan struct{}
+	removal sync.Mutex // held while its directories are removed
 
 	mu    sync.Mutex
 	err   error // why it ended

@@ -285,6 +285,14 @@ func (d *Driver) Remove(_ context.Context, h sandbox.Handle) error {
 		return nil
 	}
 	b.finish(sandbox.EndDestroyed, "it was destroyed")
+	b.removal.Lock() // by the end of one its paths may be those of a sandbox that goes on
+	defer b.removal.Unlock()
+	d.mu.Lock()
+	removed := d.boxes[k] != b
+	d.mu.Unlock()
+	if removed {
+		return nil
+	}
 	for _, dir := range append(b.aliases, b.dir) {
 		if err := os.RemoveAll(dir); err != nil {
 			return fmt.Errorf("destroy sandbox %s: %w", h.Session, err)

@@ -172,3 +172,41 @@ func TestPathsStayInside(t *testing.T) {
 		}
 	})
 }
+
+// TestLateRemoveLeavesTheResumedAlone: of several who remove a sandbox whose processes
+// were saved, the last one is done after they go on in another, which they find under
+// the old paths, too.
+func TestLateRemoveLeavesTheResumedAlone(t *testing.T) {
+	d := fake.New(fake.Config{Dir: t.TempDir(), Programs: sandboxtest.Programs})
+	t.Cleanup(d.Shutdown)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	old, err := d.Create(t.Context(), sandbox.Spec{Session: "s"})
+	must(err)
+	for epoch := range int64(30) {
+		saved := t.TempDir()
+		snap, err := old.(sandbox.Snapshotter).Snapshot(t.Context(), saved)
+		must(err)
+		removed := make(chan error, 8)
+		for range cap(removed) {
+			go func() { removed <- d.Remove(t.Context(), old.Handle()) }()
+		}
+		must(<-removed)
+		spec := sandbox.Spec{Session: "s", Epoch: epoch + 1, Resume: &sandbox.Resume{Snapshot: snap, Dir: saved}}
+		_, err = d.Prepare(t.Context(), spec)
+		must(err)
+		next, err := d.Create(t.Context(), spec)
+		must(err)
+		for range cap(removed) - 1 {
+			must(<-removed)
+		}
+		if _, err := os.Stat(old.Dirs().Workspace); err != nil {
+			t.Fatalf("the path that the processes of epoch %d know: %v", epoch, err)
+		}
+		old = next
+	}
+}
