@@ -210,7 +210,9 @@ type Usage struct {
 	DiskDenied    int64 `json:"diskDenied"`
 }
 
-// Meter is a [Sandbox] that tells its usage. All local drivers' are.
+// Meter is a [Sandbox] that tells its usage. All local drivers' are. Beside an error
+// the usage has what could be told all the same: of a sandbox that does not answer, what
+// the host has counted.
 type Meter interface {
 	Usage(ctx context.Context) (Usage, error)
 }

@@ -51,7 +51,7 @@ func (l *launcher) Launch(ctx context.Context, c *local.Cell, spec sandbox.Spec)
 	note.Go(func() { noteErr = l.noteBuild(c, description, root, spec.Layers) })
 	pid, err := l.start(ctx, c, spec.Resume)
 	if err == nil {
-		err = l.limitProcesses(c)
+		err = l.limitProcesses(ctx, c)
 	}
 	note.Wait()
 	if err == nil {

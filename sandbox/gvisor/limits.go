@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -8,9 +9,9 @@ import (
 	"strings"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"gvisor.dev/gvisor/pkg/control/client"
 	"gvisor.dev/gvisor/pkg/sentry/control"
-	"gvisor.dev/gvisor/runsc/container"
-	runsc "gvisor.dev/gvisor/runsc/sandbox"
+	"gvisor.dev/gvisor/runsc/boot"
 
 	"github.com/sojourn-dev/sojourn/sandbox"
 	"github.com/sojourn-dev/sojourn/sandbox/internal/local"
@@ -24,14 +25,13 @@ var _ local.Kernel = (*launcher)(nil)
 // mount them once more can raise the limit, for itself and at the cost of its own
 // sandbox: the group on the host bounds that as well. The sandbox has no namespace of
 // groups, which would stop that too, because gVisor then dies of a write from outside.
-func (l *launcher) limitProcesses(c *local.Cell) error {
+func (l *launcher) limitProcesses(ctx context.Context, c *local.Cell) error {
 	n := c.Record.Limits.Processes
 	if n <= 0 {
 		return nil
 	}
-	err := inSandbox(c, func(sb *runsc.Sandbox) error {
-		return sb.CgroupsWriteControlFile(pidsFile(c, "pids.max"), strconv.Itoa(n))
-	})
+	file := control.CgroupsWriteArg{File: pidsFile(c, "pids.max"), Value: strconv.Itoa(n)}
+	_, err := askKernel(ctx, c, boot.CgroupsWriteControlFiles, &control.CgroupsWriteArgs{Args: []control.CgroupsWriteArg{file}})
 	if err != nil {
 		return fmt.Errorf("limit processes: %w", err)
 	}
@@ -39,48 +39,54 @@ func (l *launcher) limitProcesses(c *local.Cell) error {
 }
 
 // Processes asks gVisor's kernel; see local.Kernel.
-func (l *launcher) Processes(_ context.Context, c *local.Cell) (running int, denied int64, err error) {
+func (l *launcher) Processes(ctx context.Context, c *local.Cell) (running int, denied int64, err error) {
 	if !l.tool.counts() {
 		return 0, 0, nil
 	}
-	err = inSandbox(c, func(sb *runsc.Sandbox) error {
-		current, err := sb.CgroupsReadControlFile(pidsFile(c, "pids.current"))
-		if err != nil {
-			return err
-		}
-		events, err := sb.CgroupsReadControlFile(pidsFile(c, "pids.events"))
-		if err != nil {
-			return err
-		}
-		if running, err = strconv.Atoi(strings.TrimSpace(current)); err != nil {
-			return err
-		}
-		denied, err = strconv.ParseInt(strings.TrimPrefix(strings.TrimSpace(events), "max "), 10, 64)
-		return err
-	})
+	said, err := askKernel(ctx, c, boot.CgroupsReadControlFiles, &control.CgroupsReadArgs{Args: []control.CgroupsReadArg{
+		{File: pidsFile(c, "pids.current")}, {File: pidsFile(c, "pids.events")},
+	}})
+	if err == nil && len(said) != 2 {
+		err = fmt.Errorf("%d answers to two questions", len(said))
+	}
+	if err == nil {
+		running, err = strconv.Atoi(strings.TrimSpace(said[0]))
+	}
+	if err == nil {
+		denied, err = strconv.ParseInt(strings.TrimPrefix(strings.TrimSpace(said[1]), "max "), 10, 64)
+	}
 	if err != nil {
 		return 0, 0, fmt.Errorf("count processes: %w", err)
 	}
 	return running, denied, nil
 }
 
-// inSandbox calls do with the sandbox as runsc has noted it. Its directory is named by
-// descriptor, as it is for runsc, so that the path of the control socket is short.
-func inSandbox(c *local.Cell, do func(*runsc.Sandbox) error) error {
+// askKernel makes a call about control files and returns what came of each. It ends with
+// ctx, also when the kernel does not answer: it may be stopped.
+func askKernel(ctx context.Context, c *local.Cell, method string, args any) ([]string, error) {
 	state, err := openState(c)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer state.Close()
-	dir := fmt.Sprintf("/proc/self/fd/%d", state.Fd())
-	id := container.FullID{SandboxID: c.ID, ContainerID: c.ID}
-	loaded, err := container.Load(dir, id, container.LoadOpts{Exact: true, SkipCheck: true})
+	// Through the descriptor the path of the socket is short enough.
+	conn, err := client.ConnectTo(fmt.Sprintf("/proc/self/fd/%d/runsc-%s.sock", state.Fd(), c.ID))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	// What is noted is a descriptor of the process that started the sandbox.
-	loaded.Sandbox.ControlSocketPath = filepath.Join(dir, "runsc-"+c.ID+".sock")
-	return do(loaded.Sandbox)
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Socket.Shutdown() })() // fails when the call is over
+	var out control.CgroupsResults
+	if err := conn.Call(method, args, &out); err != nil {
+		return nil, cmp.Or(context.Cause(ctx), err)
+	}
+	said := make([]string, len(out.Results))
+	for i, r := range out.Results {
+		if said[i], err = r.Unpack(); err != nil {
+			return nil, err
+		}
+	}
+	return said, nil
 }
 
 // stateDir is where runsc notes what it has made.

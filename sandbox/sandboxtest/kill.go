@@ -1,12 +1,14 @@
 package sandboxtest
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -32,6 +34,7 @@ func testKill(t *testing.T, s *Suite) {
 		d := s.open(t, dir)
 		c := startWorking(t, d)
 		stopProcesses(t, dir)
+		askUsage(t, c)
 		kill(t, s, d, dir, c)
 	})
 	t.Run("recovered", func(t *testing.T) {
@@ -63,6 +66,28 @@ func testKill(t *testing.T, s *Suite) {
 			t.Errorf("it ended for the reason %q, want %q", why, sandbox.EndExited)
 		}
 	})
+}
+
+// askUsage asks a sandbox that does not answer for its usage, for a moment.
+func askUsage(t *testing.T, sb sandbox.Sandbox) {
+	t.Helper()
+	m, ok := sb.(sandbox.Meter)
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		u, err := m.Usage(ctx)
+		t.Logf("Usage = %+v, %v", u, err)
+	}()
+	select {
+	case <-done:
+	case <-within(t).Done():
+		t.Error("Usage has outlasted its context by far")
+	}
 }
 
 // startWorking makes a sandbox with a file in it, a process, and one that has lost its

@@ -46,7 +46,7 @@ func (b *box) Usage(ctx context.Context) (sandbox.Usage, error) {
 		u, err = l.Usage(ctx, &b.cell)
 	}
 	if err != nil {
-		return sandbox.Usage{}, fmt.Errorf("usage of sandbox %s: %w", b.cell.name(), err)
+		return u, fmt.Errorf("usage of sandbox %s: %w", b.cell.name(), err)
 	}
 	return u, nil
 }

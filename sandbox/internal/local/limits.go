@@ -198,7 +198,7 @@ func (b *box) measure(ctx context.Context) (sandbox.Usage, error) {
 	if k, ok := b.machine.launcher.(Kernel); ok && b.Err() == nil {
 		u.Processes, u.ProcessDenied, err = k.Processes(ctx, &b.cell)
 		if err != nil && b.Err() == nil {
-			return sandbox.Usage{}, err
+			return u, err
 		}
 	}
 	return u, b.usedDisk(ctx, &u)
