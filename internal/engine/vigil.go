@@ -6,14 +6,21 @@ import (
 
 	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/internal/store"
+	"github.com/sojourn-dev/sojourn/sandbox"
 )
 
 // DefaultUnresponsiveAfter is how long a keeper may answer nothing before its sandbox is
-// ended. A keeper needs a sliver of a processor to answer, which it also gets where
-// hundreds of processes fight for a tenth of one, within seconds; it is never frozen
-// with the others, and what stands still to be saved is excused. A minute is far beyond
-// all of that, and still what somebody who waits for an exec to be cancelled may wait.
+// ended. It answers beside all that it does, is never frozen with the others, and what
+// stands still to be saved is excused: what is left is a keeper that gets no processor.
+// Without a limit that takes seconds at worst, however many processes compete; where the
+// sandbox is at its own limit there are starvedRounds. A minute is far beyond the one,
+// and still as long as somebody waits for an exec to be cancelled.
 const DefaultUnresponsiveAfter = time.Minute
+
+// starvedRounds is how many times that long a sandbox may take which its processor limit
+// keeps from running: 300 busy processes at a tenth of a processor leave a keeper in
+// gVisor without a turn for more than two minutes.
+const starvedRounds = 5
 
 // endedUnresponsive is the reason of a lease whose sandbox was ended because its keeper
 // did not answer any more.
@@ -32,12 +39,13 @@ const (
 // good. What follows is what follows on every end of a sandbox. It returns when ctx ends,
 // which it must when the sandbox has ended.
 func (e *Engine) vigil(ctx context.Context, c *compute) {
-	if c.peer.AwaitSilence(ctx, e.cfg.UnresponsiveAfter) != nil {
+	silence, err := e.awaitSilence(ctx, c)
+	if err != nil {
 		return
 	}
-	e.log.Error("a keeper does not answer: its sandbox is ended", "session", c.session, "lease_epoch", c.epoch, "silent", e.cfg.UnresponsiveAfter)
-	err := e.decide(ctx, c.session, func(_ *store.Tx, d *sojourn.Decision) error {
-		d.NoteSilence(c.epoch, e.cfg.UnresponsiveAfter)
+	e.log.Error("a keeper does not answer: its sandbox is ended", "session", c.session, "lease_epoch", c.epoch, "silent", silence)
+	err = e.decide(ctx, c.session, func(_ *store.Tx, d *sojourn.Decision) error {
+		d.NoteSilence(c.epoch, silence)
 		return nil
 	})
 	if err != nil && ctx.Err() == nil {
@@ -58,6 +66,51 @@ func (e *Engine) vigil(ctx context.Context, c *compute) {
 		}
 	}
 	e.forsake(ctx, c)
+}
+
+// awaitSilence waits until the keeper has answered nothing for longer than it may, and
+// returns for how long.
+func (e *Engine) awaitSilence(ctx context.Context, c *compute) (time.Duration, error) {
+	var since time.Time
+	for rounds := 0; ; {
+		if err := c.peer.AwaitSilence(ctx, e.cfg.UnresponsiveAfter); err != nil {
+			return 0, err
+		}
+		if heard := c.peer.Heard(); !heard.Equal(since) { // it has answered in between
+			rounds, since = 0, heard
+		}
+		rounds++
+		if rounds == starvedRounds || !e.starved(ctx, c) {
+			return time.Duration(rounds) * e.cfg.UnresponsiveAfter, nil
+		}
+	}
+}
+
+// The bounds of looking whether a sandbox is starved.
+const (
+	starvedLook  = time.Second
+	usagePatient = 2 * time.Second // its own kernel may not answer either
+)
+
+// starved reports whether its processor limit keeps the sandbox from running now.
+func (e *Engine) starved(ctx context.Context, c *compute) bool {
+	m, ok := c.box.(sandbox.Meter)
+	if !ok {
+		return false
+	}
+	throttled := func() time.Duration {
+		ctx, cancel := context.WithTimeout(ctx, usagePatient)
+		defer cancel()
+		u, _ := m.Usage(ctx) // what the host has counted is there all the same
+		return u.CPUThrottled
+	}
+	before := throttled()
+	select {
+	case <-time.After(starvedLook):
+	case <-ctx.Done():
+		return false
+	}
+	return throttled() > before
 }
 
 // forsake ends the lease of a sandbox that neither answers nor can be ended, because the

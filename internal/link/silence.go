@@ -105,7 +105,7 @@ func (p *Peer) AwaitSilence(ctx context.Context, patience time.Duration) error {
 		if err := p.listen(ctx, step, missed > 0); err != nil {
 			return err
 		}
-		heard := p.heard()
+		heard := p.Heard()
 		switch {
 		case !heard.Before(began), p.attention.pardons(began):
 			missed = 0
@@ -125,7 +125,7 @@ func (p *Peer) awaitCall(ctx context.Context) error {
 		if closed {
 			return errPeerClosed
 		}
-		if p.attention.awaited(p.heard()) {
+		if p.attention.awaited(p.Heard()) {
 			return nil
 		}
 		select {
@@ -157,8 +157,8 @@ func (p *Peer) listen(ctx context.Context, step time.Duration, ask bool) error {
 	return nil
 }
 
-// heard is when the far side last said something; zero for never.
-func (p *Peer) heard() time.Time {
+// Heard is when the far side last said something; zero for never.
+func (p *Peer) Heard() time.Time {
 	p.mu.Lock()
 	c := p.client
 	p.mu.Unlock()
