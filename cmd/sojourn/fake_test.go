@@ -310,7 +310,7 @@ func (f *fakeOperator) run(t *testing.T, args ...string) result {
 }
 
 func runLine(ctx context.Context, stdin string, args ...string) result {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	var out, errs lockedBuffer
 	code := runCommand(ctx, stdio{strings.NewReader(stdin), &out, &errs}, args)

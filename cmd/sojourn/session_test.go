@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sojourn-dev/sojourn/internal/terminal"
 )
@@ -217,12 +216,16 @@ func TestLargeEventsArrive(t *testing.T) {
 func TestInterruptLeavesTheRunAlone(t *testing.T) {
 	f := newFake(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	f.onTurn = func() {
-		f.emit("run.queued", object{}, "agent.update", says("half a line"))
-		time.AfterFunc(50*time.Millisecond, cancel)
-	}
+	defer cancel()
+	f.onTurn = func() { f.emit("run.queued", object{}, "agent.update", says("half a line")) }
 	t.Setenv("SOJOURN_URL", f.URL)
-	got := runLine(ctx, "", "session", "turn", fakeSession, "x")
+	out, errs := &scriptScreen{more: make(chan struct{}, 1)}, &lockedBuffer{}
+	go func() {
+		out.await("half a line")
+		cancel()
+	}()
+	code := runCommand(ctx, stdio{strings.NewReader(""), out, errs}, []string{"session", "turn", fakeSession, "x"})
+	got := result{code, string(out.text()), errs.String()}
 	if got.code != exitInterrupted || !strings.Contains(got.err, "The run goes on") ||
 		!strings.Contains(got.err, "sojourn session watch "+fakeSession+"\n") {
 		t.Errorf("code %d, errors %q", got.code, got.err)

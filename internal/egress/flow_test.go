@@ -296,7 +296,7 @@ func TestIdleTunnelsEnd(t *testing.T) {
 	w := newWorld()
 	w.serve("a.test", 22, listenEcho(t))
 	cfg := w.config()
-	cfg.IdleTimeout = 20 * time.Millisecond
+	cfg.IdleTimeout = 500 * time.Millisecond
 	b := open(t, cfg, allow("a.test:22"))
 	_, r, _, _ := b.tunnel("a.test:22")
 	if _, err := r.ReadByte(); !errors.Is(err, io.EOF) {

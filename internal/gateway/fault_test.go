@@ -260,7 +260,7 @@ func TestPatienceEnds(t *testing.T) {
 				http.NewResponseController(w).Flush()
 			}
 			<-req.Context().Done()
-		}), func(c *gateway.Config, _ *gateway.Binding) { c.Patience = 50 * time.Millisecond })
+		}), func(c *gateway.Config, _ *gateway.Binding) { c.Patience = time.Second })
 		resp, err := http.DefaultClient.Do(r.ask(dialects[0].with("best", "say hi")))
 		if err != nil {
 			t.Fatal(err)

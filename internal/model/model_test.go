@@ -386,7 +386,7 @@ func TestSilentAndCancelledStreamsEnd(t *testing.T) {
 		<-r.Context().Done()
 	}
 	s := serve(t, hangs)
-	e := model.Endpoint{API: model.Chat, BaseURL: s.URL, Silence: 50 * time.Millisecond}
+	e := model.Endpoint{API: model.Chat, BaseURL: s.URL, Silence: 500 * time.Millisecond}
 	if _, err := e.Ask(t.Context(), model.Request{}, silent); !errors.Is(err, model.ErrCut) {
 		t.Errorf("silent stream: %v, want %v", err, model.ErrCut)
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 // patience bounds waits; it is reached only when something is wrong.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // whole is a session on a whole server whose only runtime is the loop.
 type whole struct {

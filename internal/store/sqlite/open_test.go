@@ -289,8 +289,13 @@ func TestSlowClosureIsLogged(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if update(0); out.Len() > 0 {
-		t.Errorf("a quick one was logged: %s", out.String())
+	for tries := 1; ; tries++ { // nothing is quick while the machine does something else
+		if out.Reset(); tries > 100 {
+			t.Fatal("quick ones are logged")
+		}
+		if update(0); out.Len() == 0 {
+			break
+		}
 	}
 	if update(25 * time.Millisecond); !strings.Contains(out.String(), "TestSlowClosureIsLogged") {
 		t.Errorf("the slow one was not: %q", out.String())
