@@ -14,19 +14,26 @@ import (
 // ended, while something that it left behind holds the pipe.
 const drainTime = 500 * time.Millisecond
 
+const (
+	// growAfter is how much output makes a pipe worth more room.
+	growAfter = 4 << 20
+	// grownBytes is the most that a pipe may have without privileges.
+	grownBytes = 1 << 20
+)
+
 // ttyBufferBytes is more than the kernel keeps for a terminal.
 const ttyBufferBytes = 256 << 10
 
 // pump carries one output of a child into its spool. The pipe has the size that
-// pipes have: a process that fills it while the pump sleeps is read in large
-// pieces, and with a larger one, which it does not fill, in small ones. It settles at the end of
-// the output or when the drain is over; after that it goes on reading and
-// counting for whatever the process left behind, so that a background server
-// is not killed by its first line of log.
+// pipes have, until so much has come that fewer wake-ups on both sides are worth the
+// memory. It settles at the end of the output or when the drain is over; after that
+// it goes on reading and counting for whatever the process left behind, so that a
+// background server is not killed by its first line of log.
 type pump struct {
 	file    *os.File
 	raw     syscall.RawConn
 	to      stream
+	carried int64 // bytes, until the pipe has grown
 	settled chan struct{}
 }
 
@@ -63,6 +70,7 @@ func (p *pump) run() {
 func (p *pump) copy() bool {
 	for {
 		n, err := p.read(true, p.store)
+		p.grow(n)
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return p.drain()
@@ -71,6 +79,17 @@ func (p *pump) copy() bool {
 		case err != nil || n == 0:
 			return false
 		}
+	}
+}
+
+// grow gives the pipe of a process that writes much more room, once. Where the system
+// allows no more, as for a user with many large pipes, it stays as it is.
+func (p *pump) grow(n int) {
+	if p.carried >= growAfter {
+		return
+	}
+	if p.carried += int64(n); p.carried >= growAfter {
+		_ = p.raw.Control(func(fd uintptr) { _, _ = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, grownBytes) })
 	}
 }
 
