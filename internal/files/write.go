@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -144,7 +145,7 @@ func (t *target) fill(f *os.File, r io.Reader) error {
 		n, err := r.Read(buf)
 		if n > 0 {
 			total += int64(n)
-			if err := t.guarded(func() error { _, err := f.Write(buf[:n]); return err }); err != nil {
+			if err := t.guarded(func() error { return write(f, buf[:n]) }); err != nil {
 				return err
 			}
 		}
@@ -157,6 +158,21 @@ func (t *target) fill(f *os.File, r io.Reader) error {
 			return err
 		}
 	}
+}
+
+// writeStep bounds one write. The kernel takes page cache for a write in pieces of its
+// size, and a virtual machine has large pieces only from memory that its host has to
+// find first.
+const writeStep = 64 << 10
+
+// write writes b in steps.
+func write(f *os.File, b []byte) error {
+	for step := range slices.Chunk(b, writeStep) {
+		if _, err := f.Write(step); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // commit gives the file its permissions and its name.
