@@ -29,6 +29,7 @@ const (
 	gib        = 1 << 30
 	mib        = 1 << 20
 	manyFiles  = 10_000
+	copyBytes  = 256 << 10 // of each read and write, ours and the limit's
 )
 
 // BenchmarkExecs measures contract B from outside, over HTTP, on one warm sandbox of each
@@ -87,7 +88,9 @@ func newExecBench(b *testing.B, exe, driver string) *execBench {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { s.stop(); killSandboxes(dir) })
-	x := &execBench{b: b, driver: driver, server: s, dir: dir, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
+	x := &execBench{b: b, driver: driver, server: s, dir: dir, client: &http.Client{Transport: &http.Transport{
+		MaxIdleConnsPerHost: 64, ReadBufferSize: copyBytes, WriteBufferSize: copyBytes,
+	}}}
 	x.url = s.url() + "/api/v1/agent/sessions"
 	var made struct{ Session struct{ ID string } }
 	x.call(http.MethodPost, "", map[string]any{"name": "bench", "autoStart": true}, &made)
@@ -293,7 +296,7 @@ func (x *execBench) download(path string, size int64) {
 		x.b.Fatal(err)
 	}
 	defer res.Body.Close()
-	n, err := io.Copy(io.Discard, res.Body)
+	n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, res.Body, make([]byte, copyBytes))
 	if err != nil || n != size || res.StatusCode != http.StatusOK {
 		x.b.Fatalf("%s: status %d, %d bytes, %v", path, res.StatusCode, n, err)
 	}

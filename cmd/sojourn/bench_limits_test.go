@@ -27,7 +27,7 @@ func (x *execBench) socketCopy(size int64) float64 {
 				return
 			}
 			defer c.Close()
-			buf := make([]byte, 256<<10)
+			buf := make([]byte, copyBytes)
 			for left := size; left > 0; {
 				n, err := c.Write(buf[:min(left, int64(len(buf)))])
 				if err != nil {
@@ -41,7 +41,7 @@ func (x *execBench) socketCopy(size int64) float64 {
 			x.b.Fatal(err)
 		}
 		start := time.Now()
-		n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{c}, make([]byte, 256<<10))
+		n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{c}, make([]byte, copyBytes))
 		if err != nil || n != size {
 			x.b.Fatalf("%d bytes, %v", n, err)
 		}
@@ -74,7 +74,7 @@ func (x *execBench) localCopy(size int64) float64 {
 	start := time.Now()
 	to, err := os.Create(filepath.Join(dir, "to"))
 	if err == nil {
-		_, err = io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{f}, make([]byte, 256<<10))
+		_, err = io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{f}, make([]byte, copyBytes))
 	}
 	if err == nil {
 		err = to.Sync()
