@@ -178,7 +178,7 @@ func (s Session) BudgetAt(now time.Time) Budget {
 func (f Facts) BudgetAt(now time.Time) Budget {
 	b := f.Session.BudgetAt(now)
 	for _, x := range f.Running() {
-		b = b.Charge(x.charge(now.Sub(x.StartedAt)))
+		b = b.Charge(x.charge(f.ran(x, now)))
 	}
 	return b
 }

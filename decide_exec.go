@@ -272,12 +272,14 @@ func (d *Decision) CancelExec(x Exec, why ExecReason, kill bool) bool {
 }
 
 // EndExec records how a running exec ended, and charges it, exactly once: for one
-// that is over it reports false. A limit that is reached by it closes the session.
+// that is over it reports false. A limit that is reached by it closes the session. The
+// clock of its keeper has gone on while it was saved.
 func (d *Decision) EndExec(id ExecID, r ExecResult, why ExecReason) bool {
 	x, ok := d.facts.execAt(id)
 	if !ok || x.State != ExecRunning {
 		return false
 	}
+	r.Saved, r.RunTime = x.Result.Saved, max(0, r.RunTime-x.Result.Saved)
 	x.State, x.Result, x.Reason = ExecEnded, r, why
 	d.overExec(x, r.RunTime)
 	d.used()
@@ -288,7 +290,7 @@ func (d *Decision) EndExec(id ExecID, r ExecResult, why ExecReason) bool {
 func (d *Decision) loseExecs() {
 	end, why := d.now, ExecSandboxLost
 	if l := d.facts.Lease; l != nil && l.State.Terminal() {
-		end = l.EndedAt // saved processes have not run since
+		end = l.EndedAt
 		if l.EndReason == string(ExecOutOfMemory) {
 			why = ExecOutOfMemory
 		}
@@ -300,7 +302,7 @@ func (d *Decision) loseExecs() {
 		}
 		x := running[0]
 		x.State, x.Reason = ExecLost, why
-		d.overExec(x, x.bounded(end.Sub(x.StartedAt)))
+		d.overExec(x, x.bounded(d.facts.ran(x, end)))
 	}
 }
 
@@ -352,7 +354,7 @@ func (d *Decision) Overrun() bool {
 	}
 	b := s.BudgetAt(d.now)
 	for _, x := range d.facts.Running() {
-		b = b.Charge(Charge{Cost: x.Rate.Cost(d.now.Sub(x.StartedAt))}) // they are counted already
+		b = b.Charge(Charge{Cost: x.Rate.Cost(d.facts.ran(x, d.now))}) // they are counted already
 	}
 	l := b.Exhausted()
 	if l == "" {

@@ -207,6 +207,13 @@ func (d *Decision) ResumeProcesses(epoch int64) error {
 	if h == nil || h.Processes == nil {
 		return Errorf(CodeInternal, "The head has no saved processes.")
 	}
+	since := d.facts.savedSince()
+	for _, x := range d.facts.Running() {
+		if since.After(x.StartedAt) {
+			x.Result.Saved += max(0, d.now.Sub(since))
+			d.putExec(x)
+		}
+	}
 	l := *d.facts.Lease
 	l.Resumed = h.Processes.Epoch
 	d.putLease(l)

@@ -139,7 +139,8 @@ type ExecResult struct {
 	Signal  string `json:"signal,omitempty"`  // "SIGKILL"
 	Failure string `json:"failure,omitempty"` // why it could not be started, for people
 
-	RunTime  time.Duration `json:"runTime,omitempty"` // from start to exit of the main process
+	RunTime  time.Duration `json:"runTime,omitempty"` // from start to exit of the main process, without Saved
+	Saved    time.Duration `json:"saved,omitempty"`   // how long it was saved, and ran nowhere; of a running one, too
 	CPUTime  time.Duration `json:"cpuTime,omitempty"` // of it and the children that it waited for
 	MaxRSS   int64         `json:"maxRSS,omitempty"`  // bytes
 	Stdout   int64         `json:"stdout,omitempty"`  // bytes written
@@ -174,6 +175,27 @@ type Exec struct {
 
 // Foreground reports whether it takes its turn: one runs at a time.
 func (x Exec) Foreground() bool { return !x.Spec.Detached }
+
+// savedSince returns since when the processes of the session are saved and run
+// nowhere; zero when they are not.
+func (f Facts) savedSince() time.Time {
+	h, l := f.Head, f.Lease
+	switch {
+	case h == nil || h.Processes == nil:
+	case l == nil || l.Epoch <= h.Epoch && l.State.Terminal(), l.Epoch > h.Epoch && l.Resumed == 0:
+		return h.SealedAt
+	}
+	return time.Time{}
+}
+
+// ran is how long the process of x, which has not ended as far as we know, has run at
+// now: the time in which it was saved is left out.
+func (f Facts) ran(x Exec, now time.Time) time.Duration {
+	if since := f.savedSince(); since.After(x.StartedAt) && since.Before(now) {
+		now = since
+	}
+	return max(0, now.Sub(x.StartedAt)-x.Result.Saved)
+}
 
 // execAt returns the open exec of that id.
 func (f Facts) execAt(id ExecID) (Exec, bool) {

@@ -206,3 +206,53 @@ func TestExecSaysWhatEndedItsSandbox(t *testing.T) {
 		}
 	}
 }
+
+// TestAPauseCostsNothing: an exec whose process is saved while its session is paused
+// is charged for what it ran, and while it is saved nothing grows.
+func TestAPauseCostsNothing(t *testing.T) {
+	at := func(s int) time.Time { return noon.Add(time.Duration(s) * time.Second) }
+	f := bareScene(t, SessionOpen, withLimits(Limits{Cost: 1000}), func(in *NewSession) { in.Rotation.Processes = true })
+	f = execute(t, f, at(10), run("a", "detached"))
+	spent := func(now time.Time, want Money) {
+		t.Helper()
+		if got := f.BudgetAt(now).Usage.Cost; got != want {
+			t.Errorf("after %v %d is spent, want %d", now.Sub(noon), got, want)
+		}
+		if d := f.Decide(now); d.Overrun() {
+			t.Errorf("after %v it is an overrun", now.Sub(noon))
+		}
+	}
+	resume := func(epoch int64, now time.Time) {
+		t.Helper()
+		f = must(t, f, now, (*Decision).Resume)
+		f = must(t, f, now, func(d *Decision) error { _, err := d.RequestLease("fake", "none", benchTerms); return err })
+		spent(now, f.BudgetAt(now.Add(-time.Second)).Usage.Cost)
+		f = must(t, f, now, func(d *Decision) error {
+			if err := d.HoldLease(epoch, nil, f.Head.ID); err != nil {
+				return err
+			}
+			return d.ResumeProcesses(epoch)
+		})
+	}
+	f = must(t, f, at(20), (*Decision).Pause)
+	f = captured(t, f, at(29), "c1", true, true) // it is sealed one second later
+	spent(at(31), 22)                            // 20 seconds, and 2 for the exec
+	spent(at(50_000), 22)
+	resume(2, at(50_000))
+	spent(at(50_010), 32)
+
+	f = must(t, f, at(50_010), (*Decision).Pause)
+	f = captured(t, f, at(50_019), "c2", true, true)
+	resume(3, at(90_000))
+	spent(at(90_010), 52)
+
+	lost := must(t, f, at(90_010), func(d *Decision) error { return d.EndLease(3, LeaseLost, "it is gone") })
+	if got := lost.Session.Budget.Usage.Cost; got != 52 {
+		t.Errorf("lost after 50 seconds it is charged %d, want 52", got)
+	}
+	d := f.Decide(at(90_011))
+	d.EndExec("a", ExecResult{Code: new(0), RunTime: at(90_011).Sub(at(10))}, "")
+	if got := d.Facts().Session.Budget.Usage.Cost; got != 53 {
+		t.Errorf("ended after 51 seconds it is charged %d, want 53", got)
+	}
+}

@@ -207,7 +207,7 @@ func (w *world) mayStart(t *rapid.T, d *Decision, was Facts, started []Exec) {
 				t.Fatalf("exec %s started with %+v of %+v used or in use", x.ID, used, limits)
 			}
 		}
-		used.Cost += theRate.Cost(d.Now().Sub(x.StartedAt))
+		used.Cost += theRate.Cost(d.Now().Sub(x.StartedAt) - x.Result.Saved)
 		if !x.Spec.Hook {
 			used.Iterations++
 		}

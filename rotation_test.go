@@ -129,16 +129,16 @@ func captured(t *testing.T, f Facts, now time.Time, id CheckpointID, processes, 
 	}
 	if !ends {
 		return must(t, f, now, func(d *Decision) error {
-			c, err := d.BeginCapture(id, 1)
+			c, err := d.BeginCapture(id, f.Lease.Epoch)
 			if err != nil {
 				return err
 			}
 			return d.SealCapture(whole(c), CaptureNotes{})
 		})
 	}
-	f = must(t, f, now, func(d *Decision) error { return d.DrainLease(1, "rotation", processes) })
+	f = must(t, f, now, func(d *Decision) error { return d.DrainLease(f.Lease.Epoch, "rotation", processes) })
 	return must(t, f, now.Add(time.Second), func(d *Decision) error {
-		c, err := d.BeginDrain(id, 1)
+		c, err := d.BeginDrain(id, f.Lease.Epoch)
 		if err != nil {
 			return err
 		}

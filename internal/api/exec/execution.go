@@ -22,7 +22,7 @@ type Outcome struct {
 	Reason          string `json:"reason,omitempty" doc:"Why it ended other than by itself, or was refused: timeout, cancelled, rotated, paused, closed, budget, out_of_memory, not_started, sandbox_lost, busy, rejected, expired."`
 	Error           string `json:"error,omitempty" doc:"What went wrong, for people."`
 	TimedOut        bool   `json:"timedOut"`
-	DurationMs      int64  `json:"durationMs" doc:"From its start to its end, or until now."`
+	DurationMs      int64  `json:"durationMs" doc:"From its start to its end, or until now; time in which it was saved with its sandbox is left out."`
 	CPUTimeMs       int64  `json:"cpuTimeMs" doc:"Of it and the children that it waited for."`
 	MaxRSSBytes     int64  `json:"maxRssBytes"`
 
@@ -120,9 +120,9 @@ func ran(x sojourn.Exec, now time.Time) time.Duration {
 	case sojourn.ExecEnded:
 		return x.Result.RunTime
 	case sojourn.ExecRunning:
-		return max(0, now.Sub(x.StartedAt))
+		return max(0, now.Sub(x.StartedAt)-x.Result.Saved)
 	case sojourn.ExecLost:
-		return max(0, x.EndedAt.Sub(x.StartedAt))
+		return max(0, x.EndedAt.Sub(x.StartedAt)-x.Result.Saved)
 	}
 	return 0
 }
