@@ -259,7 +259,11 @@ func unpackProgram(ctx context.Context, p Proc) int {
 	defer dir.Close()
 	var report tarball.Report
 	if err := tarball.ExtractInto(ctx, p.Stdin, dir, tarball.Target{Gate: p.Gate}, &report); err != nil {
-		reply(p, link.FileReply{Fault: link.FaultArchive, Detail: bounded(err.Error(), 500)})
+		fault := link.FaultArchive
+		if errors.Is(err, tarball.ErrNoSpace) {
+			fault = string(files.NoSpace)
+		}
+		reply(p, link.FileReply{Fault: fault, Detail: bounded(err.Error(), 500)})
 		return fileRefused
 	}
 	reply(p, link.FileReply{Length: report.Bytes, Entries: report.Files})

@@ -13,6 +13,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -27,6 +28,9 @@ const (
 
 // ErrCut says that an archive is over before its end.
 var ErrCut = errors.New("the archive is cut off: its end is missing")
+
+// ErrNoSpace says that the disk of the target is full.
+var ErrNoSpace = errors.New("no space left on device")
 
 // Target says where an archive goes.
 type Target struct {
@@ -180,14 +184,22 @@ func (x *extractor) entry(h *tar.Header, r io.Reader) error {
 		x.report.leave(h.Name, "is neither a file, a directory nor a link")
 		return nil
 	}
-	if errors.Is(err, ErrCut) {
-		return ErrCut
-	}
 	if err != nil {
-		return errors.New(reason(err))
+		return known(err)
 	}
 	x.report.passed(h.Size)
 	return nil
+}
+
+// known says why an entry cannot be made, in words that tell nothing of the host.
+func known(err error) error {
+	switch {
+	case errors.Is(err, ErrCut):
+		return ErrCut
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return ErrNoSpace
+	}
+	return errors.New(reason(err))
 }
 
 // sparse reports whether an entry has holes: a few bytes of archive would stand
@@ -295,7 +307,7 @@ func (x *extractor) settle() error {
 			return x.root.Chtimes(d.name, d.at, d.at)
 		})
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("%q: %s", clip(d.name), reason(err))
+			return fmt.Errorf("%q: %w", clip(d.name), known(err))
 		}
 	}
 	return nil

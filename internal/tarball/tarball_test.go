@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sojourn-dev/sojourn/internal/tarball"
 )
 
@@ -432,5 +434,33 @@ func TestNamesOfDirectoriesTakeBoundedMemory(t *testing.T) {
 	r.Close()
 	if err == nil || report.Files > most/(int64(len(long))-1) {
 		t.Errorf("%d directories were taken, %v", report.Files, err)
+	}
+}
+
+// TestAFullDiskIsNoFaultOfTheArchive unpacks into a file system that is too small.
+func TestAFullDiskIsNoFaultOfTheArchive(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: only root can mount a file system")
+	}
+	from, to := t.TempDir(), t.TempDir()
+	if err := os.WriteFile(filepath.Join(from, "large"), make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", to, "tmpfs", 0, "size=64k"); err != nil {
+		t.Skipf("SKIPPED: nothing can be mounted here: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(to, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	archive, _ := pack(t, filepath.Join(from, "large"))
+	var r tarball.Report
+	err := tarball.Extract(t.Context(), bytes.NewReader(archive), tarball.Target{Dir: to}, &r)
+	if !errors.Is(err, tarball.ErrNoSpace) || !strings.Contains(err.Error(), `"large"`) {
+		t.Errorf("Extract = %v, want ErrNoSpace of the entry", err)
+	}
+	if left, err := os.ReadDir(to); err != nil || len(left) != 0 {
+		t.Errorf("%v is left, %v", left, err)
 	}
 }
