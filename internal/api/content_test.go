@@ -176,6 +176,26 @@ func TestAFileIsSentAsWhatItHolds(t *testing.T) {
 	}
 }
 
+// TestNothingHasNoParts: whatever part of an empty body is asked for, the answer is well
+// formed.
+func TestNothingHasNoParts(t *testing.T) {
+	server, _ := serve(t, Config{}, func(s *Service) {
+		Register(s, Operation{ID: "content", Method: "GET", Path: "/content", Scope: "read", Download: "text/plain"},
+			func(context.Context, *struct{}) (*huma.StreamResponse, error) {
+				return &huma.StreamResponse{Body: func(hc huma.Context) {
+					r, w := humago.Unwrap(hc)
+					w.Header().Set("Content-Type", "text/plain")
+					Content(w, r, strings.NewReader(""))
+				}}, nil
+			})
+	})
+	for _, parts := range []string{"bytes=0-", "bytes=-5", "bytes=-0", "bytes=3-4", "bytes=0-0,2-2"} {
+		if a := call(t, server, "GET", "/content", "", "Range", parts); a.status != 200 || a.body != "" || a.header.Get("Content-Range") != "" {
+			t.Errorf("%s of nothing: %d %q %v, want 200 and nothing", parts, a.status, a.body, a.header)
+		}
+	}
+}
+
 func TestAFeedEndsWellOnlyWhenItsSourceSaysSo(t *testing.T) {
 	feed := func(path string, last error) func(*Service) {
 		return func(s *Service) {

@@ -12,7 +12,7 @@ const rangeUnit = "bytes"
 // plainRange returns a request for size bytes with its Range header as RFC 9110
 // means it and [http.ServeContent] understands it. A range in another unit, or one
 // that is not well formed, is no range: all is answered. A last position beyond the
-// end means the end, however large the number is.
+// end means the end, however large the number is. Of nothing there is no part.
 func plainRange(r *http.Request, size int64) *http.Request {
 	given, ok := r.Header["Range"]
 	if !ok {
@@ -21,7 +21,7 @@ func plainRange(r *http.Request, size int64) *http.Request {
 	plain := *r
 	plain.Header = r.Header.Clone()
 	plain.Header.Del("Range")
-	if len(given) == 1 {
+	if len(given) == 1 && size > 0 {
 		if set, ok := rangeSet(given[0], size); ok {
 			plain.Header.Set("Range", rangeUnit+"="+set)
 		}
