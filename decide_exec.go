@@ -247,7 +247,11 @@ func (d *Decision) refuseExec(x Exec, why ExecReason) {
 	}
 	x.State, x.Reason, x.EndedAt = ExecRefused, why, d.now
 	d.putExec(x)
-	d.emit(EventExecRefused, "", "", map[string]any{"executionId": x.ID, "reason": why})
+	payload := map[string]any{"executionId": x.ID, "reason": why}
+	if x.Spec.Hook {
+		payload["hook"] = true
+	}
+	d.emit(EventExecRefused, "", "", payload)
 }
 
 // CancelExec asks that an exec ends: one that has not started is refused at once,

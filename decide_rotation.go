@@ -170,3 +170,16 @@ func (d *Decision) SealCapture(c Checkpoint, n CaptureNotes) error {
 	d.sealHead(c, "", "", n)
 	return nil
 }
+
+// SkipHook records that the hook before the rotation under way does not run, because
+// no time is left for it: as an exec that was refused. id is new.
+func (d *Decision) SkipHook(id ExecID) {
+	s := &d.facts.Session
+	s.Execs++
+	x := Exec{
+		ID: id, Session: s.ID, Number: s.Execs, State: ExecQueued, QueuedAt: d.now,
+		Spec: ExecSpec{Argv: s.Rotation.Hook, Hook: true},
+	}
+	d.putExec(x)
+	d.refuseExec(x, ExecRotated)
+}

@@ -96,8 +96,8 @@ func (in NewSession) checkBare() error {
 		return Errorf(CodeInvalid, "sandbox.timeoutSeconds: between %d and %d.", MinSandboxTimeout/time.Second, MaxSandboxTimeout/time.Second)
 	case r.Buffer < 0 || r.Buffer > MaxRotationBuffer:
 		return Errorf(CodeInvalid, "rotation.preRotateBufferSeconds: between 0 and %d.", MaxRotationBuffer/time.Second)
-	case timeout != 0 && r.Buffer >= timeout:
-		return Errorf(CodeInvalid, "rotation.preRotateBufferSeconds: must be less than sandbox.timeoutSeconds.")
+	case timeout != 0 && r.Buffer > timeout/2:
+		return Errorf(CodeInvalid, "rotation.preRotateBufferSeconds: must be at most half of sandbox.timeoutSeconds.")
 	case r.Checkpoint != 0 && (r.Checkpoint < MinCheckpointEvery || r.Checkpoint > MaxSandboxTimeout):
 		return Errorf(CodeInvalid, "rotation.checkpointIntervalSeconds: between 1 and %d.", MaxSandboxTimeout/time.Second)
 	}

@@ -21,7 +21,7 @@ import (
 func TestPlannedRotationCarriesTheWork(t *testing.T) { // RO-01
 	s := beginBare(t, servertest.Config{}, engine.Create{
 		Sandbox:   sojourn.SandboxSpec{Timeout: 8 * time.Second},
-		Rotation:  sojourn.Rotation{Buffer: 5 * time.Second}, // at most half of it
+		Rotation:  sojourn.Rotation{Buffer: 4 * time.Second},
 		Carryover: sojourn.CarryoverPatch{Env: map[string]*string{"PLACE": new("Veere")}},
 	})
 	s.says("mkdir -p sub; printf '%s' $PLACE > sub/f", "")
@@ -118,6 +118,27 @@ func TestHookRunsOnceBeforeARotation(t *testing.T) {
 	s.do((*engine.Engine).RotateSession)
 	s.rotated(2)
 	s.says("cat f", "begun\nhooked\nhooked\n")
+}
+
+// TestHookWithoutTimeIsTold: a hook for which its buffer leaves no time is refused where
+// everybody can see it, once, and the rotation goes on.
+func TestHookWithoutTimeIsTold(t *testing.T) {
+	s := beginBare(t, servertest.Config{}, engine.Create{Rotation: sojourn.Rotation{
+		Buffer: 500 * time.Millisecond, Hook: []string{"/bin/sh", "-c", "echo hooked >> f"},
+	}})
+	s.says("echo begun > f", "")
+	s.do((*engine.Engine).RotateSession)
+	s.rotated(1)
+	s.says("cat f", "begun\n")
+	told := s.told(sojourn.EventExecRefused)
+	s.want("refusals told of", len(told), 1)
+	s.want("that of a hook", told[0]["hook"], true)
+	s.want("its reason", told[0]["reason"], string(sojourn.ExecRotated))
+	x, err := s.engine().ExecByID(t.Context(), s.ref, sojourn.ExecID(told[0]["executionId"].(string)))
+	if err != nil || x.State != sojourn.ExecRefused || !x.Spec.Hook || len(x.Spec.Argv) != 3 {
+		t.Errorf("the hook is %+v, %v", x, err)
+	}
+	s.want("iterations", s.bare().Session.Budget.Usage.Iterations, int64(2))
 }
 
 // TestLostSandboxIsReplaced: what its directory still has is carried; what nobody has

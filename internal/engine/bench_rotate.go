@@ -49,10 +49,8 @@ func (b *bench) vacate(ctx context.Context, f sojourn.Facts) (look, error) {
 	}
 	r, by := f.Session.Rotation, lastCall(f)
 	inTime := b.e.Now().Before(by)
-	if inTime {
-		if wait, err := b.hook(ctx, f, by); wait || err != nil {
-			return look{at: by}, err
-		}
+	if wait, err := b.hook(ctx, f, by); wait && inTime || err != nil {
+		return look{at: by}, err
 	}
 	running := f.Running()
 	if len(running) > 0 && running[0].Foreground() && inTime && !(r.Processes && r.Why == sojourn.RotateRequested) {
@@ -76,8 +74,8 @@ func (b *bench) vacate(ctx context.Context, f sojourn.Facts) (look, error) {
 }
 
 // hook has the session's hook run in the sandbox that is replaced, once in each
-// rotation, for as long as the session's buffer, and until by. It reports true while it runs. A hook that fails, or may not run,
-// does not stop the rotation.
+// rotation, for as long as the session's buffer, and until by. It reports true while
+// it runs. A hook that fails, or for which no time is left, does not stop the rotation.
 func (b *bench) hook(ctx context.Context, f sojourn.Facts, by time.Time) (wait bool, err error) {
 	r := f.Session.Rotation
 	if len(r.Hook) == 0 {
@@ -94,7 +92,7 @@ func (b *bench) hook(ctx context.Context, f sojourn.Facts, by time.Time) (wait b
 	}
 	left := min(by.Sub(b.e.Now()), f.Lease.Deadline().Sub(f.RotateAt()), sojourn.MaxExecTimeout)
 	if left < sojourn.MinExecTimeout {
-		return false, nil
+		return false, b.skipHook(ctx, id)
 	}
 	err = b.commit(ctx, func(tx *store.Tx, d *sojourn.Decision) error {
 		s, l := d.Facts().Session, d.Facts().Lease
@@ -112,9 +110,19 @@ func (b *bench) hook(ctx context.Context, f sojourn.Facts, by time.Time) (wait b
 	})
 	if code := sojourn.CodeOf(err); code != "" && code != sojourn.CodeInternal {
 		b.e.log.Warn("the hook before a rotation does not run", "session", b.id, "error", err)
-		return false, nil
+		return false, b.skipHook(ctx, id)
 	}
 	return err == nil, err
+}
+
+// skipHook records that the hook of the rotation under way does not run.
+func (b *bench) skipHook(ctx context.Context, id sojourn.ExecID) error {
+	return b.commit(ctx, func(_ *store.Tx, d *sojourn.Decision) error {
+		if s := d.Facts().Session; s.Rotating() && hookID(s) == id {
+			d.SkipHook(id)
+		}
+		return nil
+	})
 }
 
 // hookID is the id of the hook of the rotation under way, which finds it again after a

@@ -24,7 +24,7 @@ type CreateBody struct {
 
 // RotationTerms say how a session's sandboxes are to be replaced.
 type RotationTerms struct {
-	PreRotateBufferSeconds    *float64 `json:"preRotateBufferSeconds,omitempty" minimum:"0" maximum:"3600" doc:"Grace period before a sandbox is replaced, for cleanup; 0 or absent is the server's choice."`
+	PreRotateBufferSeconds    *float64 `json:"preRotateBufferSeconds,omitempty" minimum:"0" maximum:"3600" doc:"Grace period before a sandbox is replaced, for cleanup: at most half of the time that a sandbox lives; 0 or absent is the server's choice."`
 	IncludeProcessState       bool     `json:"includeProcessState,omitempty" doc:"Carry process state across a rotation, not just files and env. Refused where the isolation cannot."`
 	PreRotateHook             []string `json:"preRotateHook,omitempty" maxItems:"4096" doc:"A program with its arguments that runs in the sandbox before it is replaced."`
 	CheckpointIntervalSeconds *float64 `json:"checkpointIntervalSeconds,omitempty" minimum:"1" maximum:"2592000" doc:"How much time may pass between two checkpoints while executions run."`
