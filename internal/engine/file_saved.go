@@ -205,8 +205,9 @@ func (t *savedTree) packable(ctx context.Context, at filePath) (string, error) {
 	return e.Path, nil
 }
 
-// pack writes what is at a path of the tree as an archive.
-func (t *savedTree) pack(ctx context.Context, w io.Writer, at string) error {
+// pack writes what is at a path of the tree as an archive: below the name top, or else
+// the files of a directory under their names in it and anything else under its own.
+func (t *savedTree) pack(ctx context.Context, w io.Writer, at, top string) error {
 	out := tar.NewWriter(w)
 	linked := map[string]string{} // the names in the archive of files with several
 	for e, err := range t.store.From(ctx, t.root, checkpoint.Workspace, at) {
@@ -217,10 +218,12 @@ func (t *savedTree) pack(ctx context.Context, w io.Writer, at string) error {
 		if !in {
 			break
 		}
-		if name == "" {
-			if e.Type == checkpoint.TypeDir {
-				continue
-			}
+		switch {
+		case top != "":
+			name = path.Join(top, name)
+		case name == "" && e.Type == checkpoint.TypeDir:
+			continue
+		case name == "":
 			name = path.Base(at)
 		}
 		if err := t.packEntry(ctx, out, &e, name, linked); err != nil {

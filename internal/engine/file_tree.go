@@ -19,6 +19,7 @@ type FileArchive struct {
 	p    *fileProgram
 	tree *savedTree
 	at   string // in the tree
+	top  string // that names of the tree get in front; "" for none
 }
 
 // PackFiles opens what is at a path as an archive: the files of a directory under
@@ -48,11 +49,34 @@ func (e *Engine) PackFiles(ctx context.Context, ref Ref, name string, wait time.
 	return a, nil
 }
 
+// PackSaved opens what is at a path of a bare session that is paused or has ended, as
+// its latest checkpoint has it, in the form of [Visit.CopyOut]: the names begin with
+// the last one of the path. It is nil for every other session: that can have a sandbox.
+// It waits, and has the codes of [Engine.ReadFile].
+func (e *Engine) PackSaved(ctx context.Context, ref Ref, name string, wait time.Duration) (*FileArchive, error) {
+	facts, saved, err := e.saved(ctx, ref, wait)
+	if err != nil || !saved {
+		return nil, err
+	}
+	at, err := parseFilePath(name)
+	if err != nil {
+		return nil, err
+	}
+	a := &FileArchive{Name: path.Base(at.at), Saved: true, top: path.Base(at.at)}
+	if a.tree, err = e.savedTree(ctx, facts, at); err == nil {
+		a.at, err = a.tree.packable(ctx, at)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
 // Copy writes the archive to w. Unless there is an error it is whole, but for what
 // leftOut says, a line each: files that could not be read, or are no files.
 func (a *FileArchive) Copy(ctx context.Context, w io.Writer) (leftOut string, err error) {
 	if a.tree != nil {
-		return "", a.tree.pack(ctx, w, a.at)
+		return "", a.tree.pack(ctx, w, a.at, a.top)
 	}
 	_, err = a.p.copy(ctx, w)
 	return a.p.notes.String(), err

@@ -44,7 +44,8 @@ func (h *handler) files(s *api.Service) {
 	api.Register(s, api.Operation{
 		ID: "readFiles", Method: http.MethodGet, Path: path, Download: tarType,
 		Summary: "Copy a file or directory out of the sandbox",
-		Description: "A tar archive whose names begin with the last name of path. A sandbox is provided when there is none. " +
+		Description: "A tar archive whose names begin with the last name of path. A sandbox is provided when there is none; " +
+			"of a session without an agent that is paused or has ended the files of the latest checkpoint are read. " +
 			"What cannot be read is left out and named in the trailer " + leftOutTrailer + ", a JSON string. " +
 			"When the archive cannot be completed the connection breaks off.",
 	}, h.readFiles)
@@ -63,6 +64,13 @@ func (h *handler) visit(ctx context.Context, session string) (*engine.Visit, err
 }
 
 func (h *handler) readFiles(ctx context.Context, in *readFilesInput) (*huma.StreamResponse, error) {
+	saved, err := h.engine.PackSaved(ctx, ref(ctx, in.SessionID), in.Path, h.config.WorkspaceWait)
+	if err != nil {
+		return nil, err
+	}
+	if saved != nil {
+		return archived(saved.Copy, saved.Close), nil
+	}
 	v, err := h.visit(ctx, in.SessionID)
 	if err != nil {
 		return nil, err
@@ -72,9 +80,21 @@ func (h *handler) readFiles(ctx context.Context, in *readFilesInput) (*huma.Stre
 		v.Close()
 		return nil, err
 	}
+	return archived(
+		func(ctx context.Context, w io.Writer) (string, error) {
+			if err := send(ctx, w, d); err != nil {
+				return "", err
+			}
+			return d.LeftOut(), nil
+		},
+		func() { d.Close(); v.Close() },
+	), nil
+}
+
+// archived answers with an archive that write writes, with what it says is left out.
+func archived(write func(context.Context, io.Writer) (leftOut string, err error), done func()) *huma.StreamResponse {
 	return &huma.StreamResponse{Body: func(hc huma.Context) {
-		defer v.Close()
-		defer d.Close()
+		defer done()
 		r, w := humago.Unwrap(hc)
 		lasting, end := api.Lasting(r.Context())
 		defer end()
@@ -83,14 +103,15 @@ func (h *handler) readFiles(ctx context.Context, in *readFilesInput) (*huma.Stre
 		if r.Method == http.MethodHead {
 			return
 		}
-		if err := send(lasting, to, d); err != nil {
+		left, err := write(lasting, to)
+		if err != nil {
 			api.Told(r.Context(), err)
 			panic(http.ErrAbortHandler) // the reader must not take this for the end
 		}
-		if left := d.LeftOut(); left != "" {
+		if left != "" {
 			w.Header().Set(leftOutTrailer, strconv.QuoteToASCII(left))
 		}
-	}}, nil
+	}}
 }
 
 // send writes an archive to its reader.

@@ -56,6 +56,7 @@ type BareEngine interface {
 	UpdateCarryover(context.Context, engine.Ref, sojourn.CarryoverPatch) (sojourn.Facts, sojourn.Carryover, error)
 	Tools(context.Context, engine.Ref) ([]sojourn.Tool, error)
 	RegisterTool(context.Context, engine.Ref, sojourn.Tool) (sojourn.Tool, error)
+	PackSaved(ctx context.Context, ref engine.Ref, name string, wait time.Duration) (*engine.FileArchive, error)
 	StartExec(context.Context, engine.Ref, engine.ExecRequest) (sojourn.Facts, sojourn.Exec, error)
 	WaitExec(context.Context, engine.Ref, sojourn.ExecID) (sojourn.Facts, sojourn.Exec, error)
 	ExecByID(context.Context, engine.Ref, sojourn.ExecID) (sojourn.Exec, error)
