@@ -104,7 +104,18 @@ func execOf(tx *store.Tx, session sojourn.SessionID, id sojourn.ExecID) (sojourn
 // WaitExec returns an exec once it is terminal, or parked. It ends with ctx, with
 // its cause.
 func (e *Engine) WaitExec(ctx context.Context, ref Ref, id sojourn.ExecID) (sojourn.Facts, sojourn.Exec, error) {
-	facts, x, err := e.waitExec(ctx, ref, id, func(x sojourn.Exec) bool { return x.State.Terminal() || x.State == sojourn.ExecParked })
+	return e.waitSettled(ctx, ref, id, func(x sojourn.Exec) bool { return x.State.Terminal() || x.State == sojourn.ExecParked })
+}
+
+// WaitExecOver is [Engine.WaitExec] that waits for a parked one, too.
+func (e *Engine) WaitExecOver(ctx context.Context, ref Ref, id sojourn.ExecID) (sojourn.Facts, sojourn.Exec, error) {
+	return e.waitSettled(ctx, ref, id, func(x sojourn.Exec) bool { return x.State.Terminal() })
+}
+
+// waitSettled is waitExec for whoever shows what the exec wrote: of a lost one that is
+// taken over first.
+func (e *Engine) waitSettled(ctx context.Context, ref Ref, id sojourn.ExecID, ok func(sojourn.Exec) bool) (sojourn.Facts, sojourn.Exec, error) {
+	facts, x, err := e.waitExec(ctx, ref, id, ok)
 	if err == nil && x.State == sojourn.ExecLost {
 		e.settleOutput(ctx, x)
 		x, err = e.ExecByID(ctx, ref, id)

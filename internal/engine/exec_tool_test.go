@@ -1,8 +1,11 @@
 package engine_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"testing"
+	"time"
 
 	"github.com/sojourn-dev/sojourn"
 	"github.com/sojourn-dev/sojourn/internal/engine"
@@ -52,5 +55,31 @@ func TestToolsAreCalledWithTheirInput(t *testing.T) {
 	} {
 		_, _, err := s.engine().StartExec(s.patient(), s.ref, c.in)
 		s.want(name, sojourn.CodeOf(err), c.code)
+	}
+}
+
+// TestAWaitForTheEndOutlastsAnApproval: whoever waits for the end of an exec is not
+// answered because that waits itself.
+func TestAWaitForTheEndOutlastsAnApproval(t *testing.T) {
+	s := beginExecs(t, servertest.Config{}, sojourn.Limits{})
+	ask := sh("true")
+	ask.Spec.Ask = true
+	x := s.run(ask)
+	s.want("state", x.State, sojourn.ExecParked)
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, _, err := s.engine().WaitExecOver(short, s.ref, x.ID); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a wait for the end of what is parked = %v", err)
+	}
+	open, err := s.engine().Interactions(t.Context(), s.ref, sojourn.InteractionOpen)
+	if err != nil || len(open) != 1 {
+		t.Fatalf("open: %v, %v", open, err)
+	}
+	if _, err := s.engine().Answer(t.Context(), s.ref, open[0].ID, sojourn.Answer{OptionID: sojourn.OptionReject}); err != nil {
+		t.Fatal(err)
+	}
+	_, x, err = s.engine().WaitExecOver(s.patient(), s.ref, x.ID)
+	if err != nil || x.State != sojourn.ExecRefused || x.Reason != sojourn.ExecRejected {
+		t.Errorf("after the answer: %s (%s), %v", x.State, x.Reason, err)
 	}
 }

@@ -46,6 +46,7 @@ type Engine interface {
 type Execs interface {
 	StartExec(context.Context, engine.Ref, engine.ExecRequest) (sojourn.Facts, sojourn.Exec, error)
 	WaitExec(context.Context, engine.Ref, sojourn.ExecID) (sojourn.Facts, sojourn.Exec, error)
+	WaitExecOver(context.Context, engine.Ref, sojourn.ExecID) (sojourn.Facts, sojourn.Exec, error)
 	ExecByID(context.Context, engine.Ref, sojourn.ExecID) (sojourn.Exec, error)
 	Execs(ctx context.Context, ref engine.Ref, before int64, limit int) ([]sojourn.Exec, error)
 	CancelExec(ctx context.Context, ref engine.Ref, id sojourn.ExecID, kill bool) (sojourn.Exec, error)

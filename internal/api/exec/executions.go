@@ -110,7 +110,7 @@ func (h *handler) getExecution(ctx context.Context, in *executionInput) (*execut
 	if err != nil {
 		return nil, err
 	}
-	if in.WaitMs > 0 && !x.State.Terminal() && x.State != sojourn.ExecParked {
+	if in.WaitMs > 0 && !x.State.Terminal() {
 		if x, err = h.waited(ctx, x, at.ID, time.Duration(in.WaitMs)*time.Millisecond); err != nil {
 			return nil, err
 		}
@@ -131,7 +131,7 @@ func (h *handler) waited(ctx context.Context, x sojourn.Exec, session sojourn.Se
 	limited, cancel := context.WithTimeout(lasting, wait)
 	defer cancel()
 	at := ref(ctx, string(session))
-	_, over, err := h.engine.WaitExec(limited, at, x.ID)
+	_, over, err := h.engine.WaitExecOver(limited, at, x.ID)
 	switch {
 	case err == nil:
 		return over, nil

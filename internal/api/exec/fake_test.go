@@ -83,6 +83,10 @@ func (s *stub) WaitExec(context.Context, engine.Ref, sojourn.ExecID) (sojourn.Fa
 	return s.facts, s.exec, s.err
 }
 
+func (s *stub) WaitExecOver(context.Context, engine.Ref, sojourn.ExecID) (sojourn.Facts, sojourn.Exec, error) {
+	return s.facts, s.exec, s.err
+}
+
 func (s *stub) ExecByID(context.Context, engine.Ref, sojourn.ExecID) (sojourn.Exec, error) {
 	return s.exec, s.err
 }

@@ -147,7 +147,7 @@ func (h *handler) reattach(ctx context.Context, in *reattachInput) (*reattachOut
 type ApproveBody struct {
 	ApprovalID string `json:"approvalId,omitempty" maxLength:"64" doc:"May be absent when only one is open."`
 	Decision   string `json:"decision" enum:"approve,reject"`
-	Comment    string `json:"comment,omitempty" maxLength:"4096"`
+	Comment    string `json:"comment,omitempty" maxLength:"1024" doc:"Kept with the approval, for people; at most 1,024 bytes."`
 }
 
 type approveInput struct {
