@@ -92,6 +92,9 @@ func (e *Engine) drainNow(ctx context.Context, id sojourn.SessionID) error {
 	if err != nil {
 		return fmt.Errorf("reach the sandbox of a draining lease: %w", err)
 	}
+	if !ended(c.box) {
+		e.noteLimits(ctx, c) // nobody can ask it any more
+	}
 	f, err := e.beginDrain(ctx, facts, c)
 	if err != nil {
 		return err

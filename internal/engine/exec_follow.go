@@ -194,6 +194,9 @@ func (f *follow) end(o outcome, w *output.Writer) {
 	if !done {
 		return // whoever follows next learns it from the keeper
 	}
+	if r := o.result; r.Code == nil || *r.Code != 0 { // it may be for a limit
+		b.e.noteLimits(b.ctx, o.at)
+	}
 	ctx, cancel := context.WithTimeout(b.ctx, leaveTime)
 	defer cancel()
 	if err := o.at.peer.Forget(ctx, execPrefix+string(f.id)); err != nil && b.ctx.Err() == nil && !ended(o.at.box) {
