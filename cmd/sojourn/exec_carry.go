@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -198,7 +199,11 @@ func (c *carrying) ended(x client.Execution) error {
 	case x.Outcome == "unknown":
 		return &exitError{exitUnknown, fmt.Errorf("its sandbox was lost: whether and how it ended is not known%s", why)}
 	case x.State == "refused":
-		return &exitError{exitRefused, fmt.Errorf("it was not started%s: %s", why, terminal.Line(x.Error, 1000))}
+		text := "it was not started" + why
+		if said := terminal.Line(x.Error, 1000); !strings.HasSuffix(said, why+".") { // it says more
+			text += ": " + said
+		}
+		return &exitError{exitRefused, errors.New(text)}
 	case x.Outcome == "not_started":
 		code := exitNotRunnable
 		if x.ExitCode != nil {

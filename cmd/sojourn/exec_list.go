@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -8,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sojourn-dev/sojourn/client"
 	"github.com/sojourn-dev/sojourn/internal/terminal"
@@ -208,8 +211,9 @@ func prepareExecOutput(fs *flag.FlagSet) func(context.Context, *shell, []string)
 func prepareExecSignal(*flag.FlagSet) func(context.Context, *shell, []string) error {
 	return func(ctx context.Context, s *shell, words []string) error {
 		v, x, err := s.executionOf(ctx, words)
+		name := signalName(words[2])
 		if err == nil {
-			err = s.c.SignalExecution(ctx, v, x.Execution.ID, words[2])
+			err = s.c.SignalExecution(ctx, v, x.Execution.ID, name)
 		}
 		if err != nil {
 			return s.failure(err)
@@ -217,9 +221,22 @@ func prepareExecSignal(*flag.FlagSet) func(context.Context, *shell, []string) er
 		if s.p.json {
 			return s.p.value(x)
 		}
-		s.p.printf("%s has got %s\n", x.Execution.ID, terminal.Line(words[2], 40))
+		s.p.printf("%s has got %s\n", x.Execution.ID, terminal.Line(name, 40))
 		return nil
 	}
+}
+
+// signalName is the name of a signal that may be written as kill(1) takes it: with or
+// without SIG, in any case, or as a number.
+func signalName(word string) string {
+	if n, err := strconv.Atoi(word); err == nil {
+		return cmp.Or(unix.SignalName(unix.Signal(n)), word)
+	}
+	name := strings.ToUpper(word)
+	if !strings.HasPrefix(name, "SIG") {
+		name = "SIG" + name
+	}
+	return name
 }
 
 func prepareExecCancel(fs *flag.FlagSet) func(context.Context, *shell, []string) error {

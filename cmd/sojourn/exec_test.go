@@ -28,6 +28,7 @@ func TestEndOfAnExecutionIsTheExitCode(t *testing.T) {
 		{client.Execution{State: "ended", Outcome: "not_started", Error: "no such directory"}, 126, "no such directory"},
 		{client.Execution{State: "lost", Outcome: "unknown", Reason: "sandbox_lost"}, 125, "not known"},
 		{client.Execution{State: "refused", Outcome: "not_started", Reason: "busy", Error: "Another ran."}, 4, "Another ran."},
+		{client.Execution{State: "refused", Outcome: "not_started", Reason: "expired", Error: "The exec was not started (expired)."}, 4, "it was not started (expired)"},
 		{client.Execution{State: "ended", Outcome: "exit"}, 125, "does not say"},
 	} {
 		c2 := &carrying{s: &shell{}}
@@ -141,6 +142,16 @@ func TestOutputAsJSONCutsNoCharacter(t *testing.T) {
 		}
 		if got != text || raw == 0 || step < 4 && raw > 3 {
 			t.Errorf("in steps of %d: %d pieces that are no text, and %q", step, raw, got)
+		}
+	}
+}
+
+func TestSignalsAreNamedAsForKill(t *testing.T) {
+	for word, want := range map[string]string{
+		"SIGHUP": "SIGHUP", "HUP": "SIGHUP", "term": "SIGTERM", "sigint": "SIGINT", "9": "SIGKILL", "0": "0", "77": "77", "": "SIG",
+	} {
+		if got := signalName(word); got != want {
+			t.Errorf("signalName(%q) = %q, want %q", word, got, want)
 		}
 	}
 }
