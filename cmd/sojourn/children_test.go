@@ -12,11 +12,9 @@ import (
 	"github.com/sojourn-dev/sojourn/sandbox/namespace"
 )
 
-// TestChildrenOfAnAgentEndWithTheirSandbox: the agent leaves processes behind that
-// have sessions of their own and whose parents are dead. They live on after its turn
-// and after its death, and not after the sandbox.
-func TestChildrenOfAnAgentEndWithTheirSandbox(t *testing.T) {
-	t.Parallel()
+// serveNamespace starts a server whose sandboxes have processes that the host can see.
+func serveNamespace(t *testing.T, flags ...string) *demoServer {
+	t.Helper()
 	exe, err := exec.LookPath("sojourn")
 	if err != nil {
 		t.Fatal(err)
@@ -31,7 +29,7 @@ func TestChildrenOfAnAgentEndWithTheirSandbox(t *testing.T) {
 	}
 	s := &demoServer{
 		exe: exe, dir: dir, key: "a-key-for-this-test-0123456789", listen: "127.0.0.1:0",
-		flags: []string{"--driver", "namespace", "--log-level", "error"},
+		flags: append([]string{"--driver", "namespace", "--log-level", "error"}, flags...),
 	}
 	t.Cleanup(func() {
 		if err := s.stop(); err != nil {
@@ -42,7 +40,16 @@ func TestChildrenOfAnAgentEndWithTheirSandbox(t *testing.T) {
 	if err := s.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	c := &demoClient{server: s}
+	return s
+}
+
+// TestChildrenOfAnAgentEndWithTheirSandbox: the agent leaves processes behind that
+// have sessions of their own and whose parents are dead. They live on after its turn
+// and after its death, and not after the sandbox.
+func TestChildrenOfAnAgentEndWithTheirSandbox(t *testing.T) {
+	t.Parallel()
+	s := serveNamespace(t)
+	dir, c := s.dir, &demoClient{server: s}
 	call := func(method, path string, body, out any) {
 		t.Helper()
 		if err := c.call(t.Context(), method, path, body, out); err != nil {
