@@ -154,13 +154,15 @@ func (b *bench) startNext(ctx context.Context) error {
 }
 
 // tellBench tells whoever waits for the execs of a change, and the bench of its
-// session. It is called after the commit and must not block.
-func (e *Engine) tellBench(c sojourn.Change) {
+// session. after is what the change has left. It is called after the commit, in the
+// order of commits, and must not block.
+func (e *Engine) tellBench(c sojourn.Change, after sojourn.Facts) {
 	e.mu.Lock()
 	b := e.benches[c.Session.ID]
 	for _, x := range c.Execs {
 		for _, w := range e.watched[x.ID] {
-			raise(w)
+			w.last = &execChange{x: x, facts: after}
+			raise(w.changed)
 		}
 	}
 	for _, w := range e.awaited[c.Session.ID] {
@@ -194,19 +196,38 @@ func raise(c chan struct{}) {
 	}
 }
 
-// watchExec returns a channel that is told of each change of an exec until stop is
-// called. It must be taken before the exec is read that the caller waits to change.
-func (e *Engine) watchExec(id sojourn.ExecID) (changed <-chan struct{}, stop func()) {
-	c := make(chan struct{}, 1)
+// execWatch is somebody who waits for an exec to change.
+type execWatch struct {
+	changed chan struct{} // of one
+	last    *execChange   // the latest change since the watch began; guarded by Engine.mu
+}
+
+// execChange is an exec as a commit has left it, and its session.
+type execChange struct {
+	x     sojourn.Exec
+	facts sojourn.Facts
+}
+
+// latest returns the latest change that a watch was told of; nil for none.
+func (e *Engine) latest(w *execWatch) *execChange {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.watched[id] = append(e.watched[id], c)
-	return c, func() {
+	return w.last
+}
+
+// watchExec returns a watch that is told of each change of an exec until stop is
+// called. It must be taken before the exec is read that the caller waits to change.
+func (e *Engine) watchExec(id sojourn.ExecID) (w *execWatch, stop func()) {
+	w = &execWatch{changed: make(chan struct{}, 1)}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.watched[id] = append(e.watched[id], w)
+	return w, func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		all := e.watched[id]
-		for i, w := range all {
-			if w == c {
+		for i, other := range all {
+			if other == w {
 				all = append(all[:i:i], all[i+1:]...)
 				break
 			}

@@ -109,7 +109,7 @@ type Engine struct {
 	drains   map[sojourn.SessionID]*draining
 	drives   map[sojourn.RunID]*drive
 	benches  map[sojourn.SessionID]*bench
-	watched  map[sojourn.ExecID][]chan struct{} // told of each change of an exec
+	watched  map[sojourn.ExecID][]*execWatch // told of each change of an exec
 	awaited  map[sojourn.SessionID][]*sessionWatch
 	shells   map[string]*context.CancelCauseFunc // by session and process: ends the visitor's hold
 }
@@ -138,7 +138,7 @@ func New(c Config) (*Engine, error) {
 		drains:   map[sojourn.SessionID]*draining{},
 		drives:   map[sojourn.RunID]*drive{},
 		benches:  map[sojourn.SessionID]*bench{},
-		watched:  map[sojourn.ExecID][]chan struct{}{},
+		watched:  map[sojourn.ExecID][]*execWatch{},
 		awaited:  map[sojourn.SessionID][]*sessionWatch{},
 		shells:   map[string]*context.CancelCauseFunc{},
 	}
@@ -239,7 +239,8 @@ func (e *Engine) apply(tx *store.Tx, facts sojourn.Facts, f func(*store.Tx, *soj
 	}
 	c := d.Change()
 	if c.Session.Bare() {
-		tx.OnCommit(func() { e.tellBench(c) })
+		after := d.Facts()
+		tx.OnCommit(func() { e.tellBench(c, after) })
 	}
 	return tx.Apply(c)
 }

@@ -125,9 +125,14 @@ func (e *Engine) waitSettled(ctx context.Context, ref Ref, id sojourn.ExecID, ok
 
 // waitExec returns an exec once it is as the caller wants it.
 func (e *Engine) waitExec(ctx context.Context, ref Ref, id sojourn.ExecID, ok func(sojourn.Exec) bool) (facts sojourn.Facts, x sojourn.Exec, err error) {
-	changed, stop := e.watchExec(id)
+	watch, stop := e.watchExec(id)
 	defer stop()
 	for {
+		// What a commit has just told needs no reading. Whose the exec is was asked when
+		// it was read for the first time.
+		if c := e.latest(watch); c != nil && x.ID == id && ok(c.x) {
+			return c.facts, c.x, nil
+		}
 		err = e.cfg.Store.View(ctx, func(tx *store.Tx) error {
 			s, err := tx.Session(ref.ID)
 			if err == nil {
@@ -145,7 +150,7 @@ func (e *Engine) waitExec(ctx context.Context, ref Ref, id sojourn.ExecID, ok fu
 			return facts, x, err
 		}
 		select {
-		case <-changed:
+		case <-watch.changed:
 		case <-ctx.Done():
 			return facts, x, context.Cause(ctx)
 		case <-e.base.Done():

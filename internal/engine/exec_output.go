@@ -40,7 +40,7 @@ func (e *Engine) tellWatchers(id sojourn.ExecID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, w := range e.watched[id] {
-		raise(w)
+		raise(w.changed)
 	}
 }
 
@@ -52,7 +52,7 @@ func (e *Engine) ExecOutput(ctx context.Context, ref Ref, id sojourn.ExecID) (*o
 	if e.cfg.Outputs == nil {
 		return nil, sojourn.Errorf(sojourn.CodeUnavailable, "This installation keeps no output of execs.")
 	}
-	changed, stop := e.watchExec(id)
+	watch, stop := e.watchExec(id)
 	defer stop()
 	for {
 		r, x, err := e.openReader(ctx, ref, id)
@@ -68,7 +68,7 @@ func (e *Engine) ExecOutput(ctx context.Context, ref Ref, id sojourn.ExecID) (*o
 			return r, err
 		}
 		select {
-		case <-changed:
+		case <-watch.changed:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-e.base.Done():
