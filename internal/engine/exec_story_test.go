@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	"io"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -71,12 +72,16 @@ func (s *execStory) start(in engine.ExecRequest) sojourn.Exec {
 	return x
 }
 
-// wait waits for the end of an exec.
+// wait waits for the end of an exec. What waiters are told is what is written.
 func (s *execStory) wait(x sojourn.Exec) sojourn.Exec {
 	s.Helper()
 	_, x, err := s.engine().WaitExec(s.patient(), s.ref, x.ID)
 	if err != nil {
 		s.Fatal(err)
+	}
+	written, err := s.engine().ExecByID(s.Context(), s.ref, x.ID)
+	if err != nil || !reflect.DeepEqual(x, written) {
+		s.Errorf("the exec is told to be %+v; %+v is written, %v", x, written, err)
 	}
 	return x
 }
