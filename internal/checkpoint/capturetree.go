@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -64,6 +65,15 @@ type item struct {
 	leader *item  // of a hard link
 }
 
+// plain is what an error of the system says without the path that it is about: that of
+// a top is the host's, and a detail is read by whoever owns the files.
+func plain(err error) string {
+	if errno, ok := errors.AsType[unix.Errno](err); ok {
+		return errno.Error()
+	}
+	return "it cannot be opened"
+}
+
 // batch is work for one reader: neighbours that fit into one segment, or one
 // long file.
 type batch struct {
@@ -79,7 +89,7 @@ func (j *treeJob) run(ctx context.Context) (TreeInfo, *manifest, error) {
 	j.dirs = &dirs{}
 	top, err := j.dirs.openTop(j.path)
 	if err != nil {
-		return TreeInfo{Reason: ReasonUnreadable, Detail: err.Error()}, nil, nil
+		return TreeInfo{Reason: ReasonUnreadable, Detail: "the top: " + plain(err)}, nil, nil
 	}
 	j.top = top
 	j.c.tops[j.tree], j.c.dirs[j.tree] = top, j.dirs

@@ -413,3 +413,20 @@ func TestOrdinaryUserPart(t *testing.T) {
 		must(t, os.Chmod(filepath.Join(src, name), 0o755))
 	}
 }
+
+// TestDetailsNameNoPathOfTheHost: what is said of a tree that is not there is read by
+// whoever owns it.
+func TestDetailsNameNoPathOfTheHost(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	must(t, os.WriteFile(file, nil, 0o600))
+	s := New(localBucket(t), Config{})
+	for _, top := range []string{filepath.Join(dir, "gone"), file} {
+		c, err := s.Capture(t.Context(), Spec{Workspace: top})
+		must(t, err)
+		w := c.Workspace
+		if w.Captured || w.Reason != ReasonUnreadable || !strings.HasPrefix(w.Detail, "the top: ") || strings.Contains(w.Detail, dir) {
+			t.Errorf("%s: %+v, want unreadable without its path", top, w)
+		}
+	}
+}
