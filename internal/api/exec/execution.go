@@ -15,7 +15,7 @@ type Outcome struct {
 	ExecutionID string `json:"executionId"`
 	Status      string `json:"status" enum:"pending_approval,queued,running,completed,lost,rejected"`
 	Outcome     string `json:"outcome,omitempty" enum:"exit,signal,timeout,not_started,unknown" doc:"How it ended: by exiting, by a signal, at its timeout, without having been started, or nobody knows, for its sandbox was lost."`
-	ExitCode    *int   `json:"exitCode" doc:"124 after a timeout, 128 and the number of the signal after a signal, 127 or 126 for a program that is missing or cannot be executed; null while it has not ended and when nobody knows."`
+	ExitCode    *int   `json:"exitCode" doc:"124 after a timeout, 128 and the number of the signal after a signal, 127 or 126 for a program that is missing or cannot be executed; null while it has not ended, when nobody knows, and when anything else kept it from being started: error says what."`
 	Signal      string `json:"signal,omitempty" doc:"The signal that ended it, such as SIGKILL."`
 	// ProcessExitCode keeps apart what exitCode says for shells and what is true.
 	ProcessExitCode *int   `json:"processExitCode,omitempty" doc:"What it exited with after its timeout, when it ended so; else signal says what ended it."`
