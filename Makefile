@@ -88,7 +88,7 @@ bench-sandbox: build ## every sandbox driver beside runsc, bwrap and docker, in 
 	SOJOURN_BENCH_SANDBOX=$(CURDIR)/bin/sojourn $(GO) test -count=1 -timeout 10m -run '^$$' -bench '^BenchmarkSandboxes$$' -benchtime 1x -v ./cmd/sojourn
 
 .PHONY: bench-exec
-bench-exec: build ## execs, output and files of one warm sandbox over HTTP, each beside its limit (DRIVERS="namespace gvisor")
+bench-exec: build ## execs, output and files of one warm sandbox over HTTP, each beside its limit (DRIVERS="namespace gvisor docker")
 	SOJOURN_BENCH_EXEC=$(CURDIR)/bin/sojourn SOJOURN_BENCH_DRIVERS="$(DRIVERS)" $(GO) test -count=1 -timeout 20m -run '^$$' -bench '^BenchmarkExecs$$' -benchtime 1x -v ./cmd/sojourn
 
 .PHONY: bench-agents

@@ -10,12 +10,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/sojourn-dev/sojourn/sandbox/docker"
+	"github.com/sojourn-dev/sojourn/sandbox/docker/dockertest"
 )
 
 // benchExecs names the executable whose execs are measured; make bench-exec sets it.
@@ -82,6 +86,9 @@ type execFigure struct {
 }
 
 func newExecBench(b *testing.B, exe, driver string) *execBench {
+	if driver == docker.Name && os.Getenv("DOCKER_HOST") == "" {
+		ownEngine(b)
+	}
 	dir := b.TempDir()
 	s := &demoServer{exe: exe, dir: dir, key: "bench-key-0123456789abcdef", listen: "127.0.0.1:0", flags: []string{"--driver", driver}}
 	if err := s.start(b.Context()); err != nil {
@@ -105,6 +112,21 @@ func newExecBench(b *testing.B, exe, driver string) *execBench {
 		}
 	}
 	return x
+}
+
+// ownEngine starts a container engine for the server to find.
+func ownEngine(b *testing.B) {
+	runtime.LockOSThread() // the engine's programs end with the thread
+	engine, err := dockertest.Start()
+	if err != nil {
+		b.Skipf("SKIPPED: no engine could be started: %v", err)
+	}
+	b.Cleanup(func() {
+		if err := engine.Stop(); err != nil {
+			b.Error(err)
+		}
+	})
+	b.Setenv("DOCKER_HOST", engine.Host())
 }
 
 // execReply is what the benchmark reads of an exec's reply.
