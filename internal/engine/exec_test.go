@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"github.com/sojourn-dev/sojourn/internal/output"
 	"github.com/sojourn-dev/sojourn/internal/server"
 	"github.com/sojourn-dev/sojourn/internal/servertest"
+	"github.com/sojourn-dev/sojourn/sandbox/fake"
 )
 
 // testRates are no round numbers.
@@ -183,6 +185,31 @@ func TestCancelledExecs(t *testing.T) {
 		t.Errorf("process %d is there (%v)", pid, err)
 	}
 	s.want("iterations", s.state().Budget.Usage.Iterations, int64(2))
+}
+
+// TestCancelledWhileTheyStart: whoever is to be ended before the keeper has heard of
+// its start is ended when it has.
+func TestCancelledWhileTheyStart(t *testing.T) {
+	t.Parallel()
+	s := beginExecs(t, servertest.Config{}, sojourn.Limits{})
+	s.Fake.SetFaults(fake.Faults{DialErr: errors.New("not now")})
+	s.Fake.Cut(string(s.ref.ID))
+	var all []sojourn.Exec
+	for range 20 {
+		in := sh("exec sleep 300")
+		in.Spec.Detached, in.Spec.Timeout = true, 0
+		x := s.start(in)
+		if _, err := s.engine().CancelExec(s.patient(), s.ref, x.ID, true); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, x)
+	}
+	s.Fake.SetFaults(fake.Faults{})
+	for _, x := range all {
+		x = s.wait(x)
+		s.want("reason", x.Reason, sojourn.ExecCancelled)
+		s.want("signal", x.Result.Signal, "SIGKILL")
+	}
 }
 
 // TestWhereExecsRun: the workspace, the carryover's directory, or what the request

@@ -249,8 +249,11 @@ func callSignalTarget(c *conn, s link.SignalParams) (any, error) {
 
 func callTerminate(c *conn, t link.TerminateParams) (any, error) {
 	p, err := c.k.find(t.ProcessID)
-	if err != nil {
+	if err != nil && t.Sojourn == nil {
 		return link.TerminateResult{}, nil // the public protocol: not running
+	}
+	if err != nil { // its start may be on its way: nothing is ended
+		return nil, err
 	}
 	var grace time.Duration
 	if t.Sojourn != nil {

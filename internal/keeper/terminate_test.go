@@ -3,6 +3,7 @@ package keeper_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -97,6 +98,15 @@ func TestTerminateEndsTree(t *testing.T) {
 	}
 	for _, pid := range all {
 		untilDead(t, pid)
+	}
+}
+
+// TestTerminateSaysWhatItDoesNotKnow: nothing is ended, and whoever is about to start
+// the process has to ask again.
+func TestTerminateSaysWhatItDoesNotKnow(t *testing.T) {
+	_, dial := serve(t, keeper.Config{})
+	if running, err := dial().Terminate(t.Context(), "nobody", 0); running || !errors.Is(err, link.ErrUnknownProcess) {
+		t.Fatalf("terminate = %v, %v, want ErrUnknownProcess", running, err)
 	}
 }
 

@@ -336,7 +336,8 @@ func (c *Client) Signal(ctx context.Context, processID, signal, target string) e
 
 // Terminate sends TERM to everything the process has started, and KILL when
 // grace is over; a grace of 0 kills at once. It returns without waiting and
-// reports whether the process was running.
+// reports whether the process was running. The error is ErrUnknownProcess for one
+// that the keeper does not know, or not yet.
 func (c *Client) Terminate(ctx context.Context, processID string, grace time.Duration) (bool, error) {
 	var r TerminateResult
 	p := TerminateParams{ProcessID: processID, Sojourn: &TerminateSojourn{GraceMs: grace.Milliseconds()}}
