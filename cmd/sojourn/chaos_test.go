@@ -89,7 +89,7 @@ func newChaos(t *testing.T, driver string, seed uint64) *chaos {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &demoServer{exe: exe, dir: dir, key: hex.EncodeToString(key), listen: "127.0.0.1:0", flags: []string{"--driver", driver}}
+	s := &demoServer{exe: exe, dir: dir, key: hex.EncodeToString(key), listen: "127.1.0.1:0", flags: []string{"--driver", driver}}
 	c := &chaos{
 		t: t, rng: mathrand.New(mathrand.NewPCG(seed, 1)), server: s, client: &demoClient{server: s}, killed: map[string]int{},
 	}

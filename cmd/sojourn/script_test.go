@@ -127,7 +127,7 @@ func setupScript(t *testing.T, e *testscript.Env) error {
 		return err
 	}
 	s := &scriptServer{demoServer: demoServer{
-		exe: exe, dir: dir, key: "a-key-for-this-test-0123456789", listen: "127.0.0.1:0",
+		exe: exe, dir: dir, key: "a-key-for-this-test-0123456789", listen: "127.1.0.1:0",
 	}}
 	e.Values[serverKey{}] = s
 	e.Setenv("SOJOURN_KEY", s.key)

@@ -15,6 +15,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -108,7 +109,7 @@ func Start(t testing.TB, c Config) *Server {
 	if c.Dir == "" {
 		c.Dir = t.TempDir()
 	}
-	s := &Server{t: t, cfg: c, Dir: c.Dir, addr: "127.0.0.1:0", bucket: c.Bucket}
+	s := &Server{t: t, cfg: c, Dir: c.Dir, addr: loopback() + ":0", bucket: c.Bucket}
 	programs := map[string]keeper.Program{sandbox.KeeperPath: script.Run}
 	maps.Copy(programs, c.Programs)
 	s.Fake = fake.New(fake.Config{
@@ -221,8 +222,14 @@ func (s *Server) open() error {
 	}
 }
 
-// listen listens on addr. Between two servers of a test the port may be lent to
-// somebody's outgoing connection; it is waited for.
+// loopback returns an address of this machine that hardly anybody else has. Outgoing
+// connections come from 127.0.0.1: none of them takes the port of a server here between
+// its end and its next start, and keeps it.
+func loopback() string {
+	return fmt.Sprintf("127.%d.%d.%d", 1+rand.N(254), rand.N(256), 1+rand.N(254))
+}
+
+// listen listens on addr. What still has the port is waited for.
 func listen(addr string) (l net.Listener, err error) {
 	for range 100 {
 		if l, err = net.Listen("tcp", addr); !errors.Is(err, syscall.EADDRINUSE) {
