@@ -180,3 +180,18 @@ func TestUnresponsiveSandboxOfAnAgent(t *testing.T) {
 	s.want("recalled", s.said(next)[0], "Vlissingen")
 	s.oneEnd()
 }
+
+// TestUnresponsiveSandboxIsFoundByTheNextServer, which has never heard a word of it.
+func TestUnresponsiveSandboxIsFoundByTheNextServer(t *testing.T) {
+	s := beginBare(t, servertest.Config{UnresponsiveAfter: soon}, engine.Create{Rotation: sojourn.Rotation{NoIdleCheckpoint: true}})
+	s.says("echo kept > f", "")
+	x := s.start(beside("echo up; exec sleep 600"))
+	s.writes(x, "up")
+	s.Stop()
+	s.fallsSilent()
+	s.Start()
+	s.want("what ran", s.wait(x).State, sojourn.ExecLost)
+	s.rotated(1)
+	s.says("cat f", "kept\n")
+	s.toldSilence(s.told(sojourn.EventWorkspaceLost)[0])
+}
