@@ -294,9 +294,10 @@ func TestDeletedSessionLeavesNothing(t *testing.T) {
 		})
 		return err == nil && left == 0
 	})
-	s.want("sandboxes", s.boxes(), 0)
-	if _, err := os.Stat(filepath.Join(s.Dir, "outputs", string(s.ref.ID))); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the kept output is still there: %v", err)
-	}
+	s.until("the sandbox to go", func() bool { return s.boxes() == 0 })
+	s.until("the kept output to go", func() bool {
+		_, err := os.Stat(filepath.Join(s.Dir, "outputs", string(s.ref.ID)))
+		return errors.Is(err, os.ErrNotExist)
+	})
 	s.createBare(engine.Create{Presence: sojourn.Presence{Client: "ci"}})
 }
