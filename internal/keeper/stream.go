@@ -39,13 +39,18 @@ func (w stream) append(piece []byte) error {
 }
 
 // ReadFrom implements io.ReaderFrom: what r reads stays where it was read to.
-func (w stream) ReadFrom(r io.Reader) (n int64, err error) {
+func (w stream) ReadFrom(r io.Reader) (int64, error) {
+	return w.readFrom(r, func(add func()) { add() })
+}
+
+// readFrom is ReadFrom that calls wait with what may wait for a reader of the output.
+func (w stream) readFrom(r io.Reader, wait func(add func())) (n int64, err error) {
 	for err == nil {
 		if w.spool.ended() {
 			return n, io.ErrClosedPipe
 		}
 		var m int
-		m, err = w.fill(r)
+		m, err = w.fill(r, wait)
 		n += int64(m)
 	}
 	if errors.Is(err, io.EOF) {
@@ -55,17 +60,19 @@ func (w stream) ReadFrom(r io.Reader) (n int64, err error) {
 }
 
 // fill adds a block of what r reads, or less at its end.
-func (w stream) fill(r io.Reader) (int, error) {
+func (w stream) fill(r io.Reader, wait func(add func())) (int, error) {
 	b := newBlock()
 	defer b.release()
 	n, err := io.ReadFull(r, b.buf[:])
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		err = io.EOF
 	}
-	if n > 0 {
-		if failed := w.spool.append(w.name, b.buf[:n], b); failed != nil {
-			return 0, failed
-		}
+	if n == 0 {
+		return 0, err
+	}
+	var failed error
+	if wait(func() { failed = w.spool.append(w.name, b.buf[:n], b) }); failed != nil {
+		return 0, failed
 	}
 	return n, err
 }

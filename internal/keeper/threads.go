@@ -132,6 +132,14 @@ type slottedWriter struct {
 	w     io.Writer
 }
 
+// ReadFrom implements io.ReaderFrom: r is read with the slot.
+func (w slottedWriter) ReadFrom(r io.Reader) (int64, error) {
+	if out, ok := w.w.(stream); ok {
+		return out.readFrom(r, w.slots.outside)
+	}
+	return io.Copy(struct{ io.Writer }{w}, r)
+}
+
 func (w slottedWriter) Write(b []byte) (n int, err error) {
 	w.slots.outside(func() { n, err = w.w.Write(b) })
 	return n, err
