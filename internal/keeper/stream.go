@@ -59,14 +59,12 @@ func (w stream) readFrom(r io.Reader, wait func(add func())) (n int64, err error
 	return n, err
 }
 
-// fill adds a block of what r reads, or less at its end.
+// fill adds what one reading of r brings, a block at most: somebody may wait for the
+// answer to it before there is more.
 func (w stream) fill(r io.Reader, wait func(add func())) (int, error) {
 	b := newBlock()
 	defer b.release()
-	n, err := io.ReadFull(r, b.buf[:])
-	if errors.Is(err, io.ErrUnexpectedEOF) {
-		err = io.EOF
-	}
+	n, err := r.Read(b.buf[:])
 	if n == 0 {
 		return 0, err
 	}
