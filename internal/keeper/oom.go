@@ -19,7 +19,8 @@ const (
 // exposedScore is the score of what the keeper starts, as the kernel reads it, or "" when
 // that is what it inherits. It is given to a program once it runs, because a keeper that
 // took it for the time of a fork would be the one to be ended in that time: when memory
-// is scarce a fork takes long.
+// is scarce a fork takes long. What a program starts in its first moments, before it has
+// its score, has the keeper's.
 func exposedScore() string {
 	b, err := os.ReadFile("/proc/self/oom_score_adj")
 	if err != nil {

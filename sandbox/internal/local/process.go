@@ -220,7 +220,9 @@ func KillNaming(ctx context.Context, id string) error {
 	}
 }
 
-// startTime returns field 22 of /proc/PID/stat. A zombie does not exist.
+// startTime returns field 22 of /proc/PID/stat. A zombie does not exist; one of whose
+// threads still run does. The first process of a namespace is such a one after SIGKILL,
+// while the last of its threads ends all others of the namespace.
 func startTime(pid int) (uint64, error) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if errors.Is(err, unix.ESRCH) {
@@ -235,7 +237,7 @@ func startTime(pid int) (uint64, error) {
 	if len(fields) < 20 {
 		return 0, fmt.Errorf("find process %d: its stat is %.200q", pid, b)
 	}
-	if state := fields[0]; state == "Z" || state == "X" {
+	if state, threads := fields[0], fields[17]; state == "X" || state == "Z" && (threads == "0" || threads == "1") {
 		return 0, fmt.Errorf("find process %d: it is dead: %w", pid, fs.ErrNotExist)
 	}
 	start, err := strconv.ParseUint(fields[19], 10, 64)

@@ -7,8 +7,12 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // sleeper starts a process that is ended with the test at the latest.
@@ -104,6 +108,57 @@ func TestZombieIsDead(t *testing.T) {
 	}
 	if err := cmd.Wait(); err == nil {
 		t.Error("the child ended well")
+	}
+}
+
+// headless makes this binary a process whose first thread has ended.
+const headless = "LOCAL_TEST_HEADLESS"
+
+func init() {
+	if os.Getenv(headless) == "" {
+		return
+	}
+	go func() {
+		time.Sleep(10 * time.Minute) // the test ends it before
+		os.Exit(1)
+	}()
+	_, _, _ = unix.Syscall(unix.SYS_EXIT, 0, 0, 0) // init runs on the first thread; no return
+}
+
+// TestFirstThreadIsNotTheProcess: what a server waits for is the end of all threads.
+func TestFirstThreadIsNotTheProcess(t *testing.T) {
+	cmd := exec.Command("/proc/self/exe", "-test.run=^$")
+	cmd.Env = append(os.Environ(), headless+"=1")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Wait() })
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	stat := "/proc/" + strconv.Itoa(cmd.Process.Pid) + "/stat"
+	for {
+		b, err := os.ReadFile(stat)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(b), ") Z ") {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	p, err := FindProcess(cmd.Process.Pid)
+	if err != nil || !p.Alive() {
+		t.Fatalf("FindProcess of a process with a thread that runs = %v, alive %v", err, p.Alive())
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := p.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Wait = %v, want a deadline", err)
+	}
+	if err := p.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.waitPIDFD(t.Context()); err != nil || p.Alive() {
+		t.Errorf("after Kill Wait = %v, alive %v", err, p.Alive())
 	}
 }
 
