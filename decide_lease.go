@@ -228,16 +228,22 @@ func (d *Decision) LoseProcesses(epoch int64, why string) {
 	d.loseExecs()
 }
 
+// activeIDs are the turn and the run that an event about the sandbox belongs to; empty
+// when nothing is active.
+func (d *Decision) activeIDs() (turn TurnID, run RunID) {
+	if r := d.facts.Active; r != nil {
+		return r.Turn, r.ID
+	}
+	return "", ""
+}
+
 // NoteLimits records that limits of the sandbox were reached. counts are by
 // limit: memory, processes, disk.
 func (d *Decision) NoteLimits(epoch int64, counts map[string]int64) {
 	if d.current(epoch) != nil || len(counts) == 0 {
 		return
 	}
-	turn, run := TurnID(""), RunID("")
-	if r := d.facts.Active; r != nil {
-		turn, run = r.Turn, r.ID
-	}
+	turn, run := d.activeIDs()
 	d.emit(EventWorkspaceLimit, turn, run, map[string]any{"epoch": epoch, "limits": counts})
 }
 
@@ -247,10 +253,7 @@ func (d *Decision) NoteSilence(epoch int64, silence time.Duration) {
 	if l := d.facts.Lease; l == nil || l.Epoch != epoch || l.State.Terminal() {
 		return
 	}
-	turn, run := TurnID(""), RunID("")
-	if r := d.facts.Active; r != nil {
-		turn, run = r.Turn, r.ID
-	}
+	turn, run := d.activeIDs()
 	d.emit(EventWorkspaceSilent, turn, run, map[string]any{
 		"epoch": epoch, "silentMs": silence.Milliseconds(),
 		"detail": "The sandbox's keeper did not answer for " + silence.String() + ": the sandbox is ended.",
