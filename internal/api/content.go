@@ -93,15 +93,11 @@ func (p *paced) send(s *Stretch, n int64) (sent int64, err error) {
 	if _, err := s.file.Seek(s.from+s.at, io.SeekStart); err != nil {
 		return 0, err
 	}
-	to, ok := p.w.(io.ReaderFrom)
-	if !ok {
-		to = onlyWriter{p.w}
-	}
 	for sent < n {
 		if err := p.arm(); err != nil {
 			return sent, err
 		}
-		step, err := to.ReadFrom(&io.LimitedReader{R: s.file, N: min(n-sent, writeStep)})
+		step, err := io.Copy(p.w, io.LimitReader(s.file, min(n-sent, writeStep)))
 		sent += step
 		s.at += step
 		if err != nil || step == 0 {
@@ -109,13 +105,6 @@ func (p *paced) send(s *Stretch, n int64) (sent int64, err error) {
 		}
 	}
 	return sent, nil
-}
-
-// onlyWriter copies in user space.
-type onlyWriter struct{ w io.Writer }
-
-func (o onlyWriter) ReadFrom(r io.Reader) (int64, error) {
-	return io.Copy(struct{ io.Writer }{o.w}, r)
 }
 
 // Stretch is a part of a file, as a body for [Content]. Nobody else may use the offset of

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -61,17 +62,26 @@ func TestWhatIsLeftOfTheRateIsTold(t *testing.T) {
 	}
 }
 
-func TestContentIsAnsweredInParts(t *testing.T) {
+// serveContent serves at /content what open answers with.
+func serveContent(t *testing.T, open func(answer func(io.ReadSeeker))) *httptest.Server {
+	t.Helper()
 	server, _ := serve(t, Config{}, func(s *Service) {
 		Register(s, Operation{ID: "content", Method: "GET", Path: "/content", Scope: "read", Download: "text/plain"},
 			func(context.Context, *struct{}) (*huma.StreamResponse, error) {
 				return &huma.StreamResponse{Body: func(hc huma.Context) {
-					r, w := humago.Unwrap(hc)
-					w.Header().Set("Content-Type", "text/plain")
-					Content(w, r, strings.NewReader("0123456789"))
+					open(func(body io.ReadSeeker) {
+						r, w := humago.Unwrap(hc)
+						w.Header().Set("Content-Type", "text/plain")
+						Content(w, r, body)
+					})
 				}}, nil
 			})
 	})
+	return server
+}
+
+func TestContentIsAnsweredInParts(t *testing.T) {
+	server := serveContent(t, func(answer func(io.ReadSeeker)) { answer(strings.NewReader("0123456789")) })
 	for _, c := range []struct {
 		method, parts string
 		status        int
@@ -124,21 +134,14 @@ func TestAFileIsSentAsWhatItHolds(t *testing.T) {
 		t.Fatal(err)
 	}
 	size := int64(len(text))
-	server, _ := serve(t, Config{}, func(s *Service) {
-		Register(s, Operation{ID: "content", Method: "GET", Path: "/content", Scope: "read", Download: "text/plain"},
-			func(context.Context, *struct{}) (*huma.StreamResponse, error) {
-				return &huma.StreamResponse{Body: func(hc huma.Context) {
-					f, err := os.Open(file)
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					defer f.Close()
-					r, w := humago.Unwrap(hc)
-					w.Header().Set("Content-Type", "text/plain")
-					Content(w, r, NewStretch(f, int64(len("before")), size))
-				}}, nil
-			})
+	server := serveContent(t, func(answer func(io.ReadSeeker)) {
+		f, err := os.Open(file)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer f.Close()
+		answer(NewStretch(f, int64(len("before")), size))
 	})
 	for _, c := range []struct {
 		method, parts string
@@ -179,16 +182,7 @@ func TestAFileIsSentAsWhatItHolds(t *testing.T) {
 // TestNothingHasNoParts: whatever part of an empty body is asked for, the answer is well
 // formed.
 func TestNothingHasNoParts(t *testing.T) {
-	server, _ := serve(t, Config{}, func(s *Service) {
-		Register(s, Operation{ID: "content", Method: "GET", Path: "/content", Scope: "read", Download: "text/plain"},
-			func(context.Context, *struct{}) (*huma.StreamResponse, error) {
-				return &huma.StreamResponse{Body: func(hc huma.Context) {
-					r, w := humago.Unwrap(hc)
-					w.Header().Set("Content-Type", "text/plain")
-					Content(w, r, strings.NewReader(""))
-				}}, nil
-			})
-	})
+	server := serveContent(t, func(answer func(io.ReadSeeker)) { answer(strings.NewReader("")) })
 	for _, parts := range []string{"bytes=0-", "bytes=-5", "bytes=-0", "bytes=3-4", "bytes=0-0,2-2"} {
 		if a := call(t, server, "GET", "/content", "", "Range", parts); a.status != 200 || a.body != "" || a.header.Get("Content-Range") != "" {
 			t.Errorf("%s of nothing: %d %q %v, want 200 and nothing", parts, a.status, a.body, a.header)
