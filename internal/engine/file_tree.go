@@ -37,11 +37,8 @@ func (e *Engine) PackFiles(ctx context.Context, ref Ref, name string, wait time.
 		a.p, err = v.begin(ctx, link.ProgramPack, link.PathURI(at.root), at.uri())
 		return err
 	}, func(f sojourn.Facts) error {
-		a.Saved, a.v, a.p = true, nil, nil
-		if a.tree, err = e.savedTree(ctx, f, at); err == nil {
-			a.at, err = a.tree.packable(ctx, at)
-		}
-		return err
+		a.v, a.p = nil, nil
+		return a.openSaved(ctx, e, f, at)
 	})
 	if err != nil {
 		return nil, err
@@ -62,14 +59,20 @@ func (e *Engine) PackSaved(ctx context.Context, ref Ref, name string, wait time.
 	if err != nil {
 		return nil, err
 	}
-	a := &FileArchive{Name: path.Base(at.at), Saved: true, top: path.Base(at.at)}
-	if a.tree, err = e.savedTree(ctx, facts, at); err == nil {
-		a.at, err = a.tree.packable(ctx, at)
-	}
-	if err != nil {
+	a := &FileArchive{Name: path.Base(at.at), top: path.Base(at.at)}
+	if err := a.openSaved(ctx, e, facts, at); err != nil {
 		return nil, err
 	}
 	return a, nil
+}
+
+// openSaved makes it an archive of what the latest checkpoint has at a path.
+func (a *FileArchive) openSaved(ctx context.Context, e *Engine, facts sojourn.Facts, at filePath) (err error) {
+	a.Saved = true
+	if a.tree, err = e.savedTree(ctx, facts, at); err == nil {
+		a.at, err = a.tree.packable(ctx, at)
+	}
+	return err
 }
 
 // Copy writes the archive to w. Unless there is an error it is whole, but for what
